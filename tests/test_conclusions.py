@@ -62,6 +62,16 @@ def test_an_index_stands_against_its_length(table: str) -> None:
     assert told(lambda: look(4)).summary.endswith(parts)
 
 
+def test_a_target_of_the_whole_vocabulary_stands_against_a_ranks_logits() -> None:
+    logits, targets = torch.zeros(2, 32), torch.tensor([1, 58])
+
+    def loss(tp: int) -> object:
+        return torch.nn.functional.cross_entropy(logits, targets)
+
+    parts = "index 58 of 32: if these are one of tp = 4 equal parts, rank 1 has it"
+    assert told(lambda: loss(4)).summary.endswith(parts)
+
+
 def test_a_plain_tensor_beside_a_dtensor_is_named_with_what_to_write() -> None:
     with fake_world(8, 1):
         mesh = mesh_of(torch.arange(8).view(2, 4))

@@ -132,7 +132,9 @@ def _guess(checkpoint: Checkpoint) -> Placement | None:
 def _layer(name: str) -> int | None:
     """The layer number in a tensor's name."""
     found = _LAYER.search(name)
-    return int(found[1]) if found else None
+    if found:
+        return int(found[1])
+    return None
 
 
 def _layers_of(tensors: Iterable[Stored]) -> set[int]:
@@ -247,7 +249,8 @@ def _part(got: tuple[int, ...], want: tuple[int, ...], key: str) -> str:
         if n == padded > whole:
             return f"{made}, of which the last {n - whole} rows stand for no token"
         if tp > 1 and n * tp == padded:
-            made = f"{whole} {('rows', 'columns')[dim]}" if padded == whole else made
+            if padded == whole:
+                made = f"{whole} {('rows', 'columns')[dim]}"
             return f"it is one of {tp} shards of {made}, not the whole {what}"
     return ""
 

@@ -78,9 +78,12 @@ class Sharding(Cut):
 
     def __str__(self) -> str:
         parts = [f"tp={self.tp}", f"pp={self.pp}"] if self.pp > 1 else [f"tp={self.tp}"]
-        parts += [str(self.padding)] if self.tp > 1 or self.padding != NO_PADDING else []
-        parts += [f"KV heads in {self.heads.replicas} copies"] if self.heads.replicas > 1 else []
-        parts += ["embedding cut by columns"] if self.embedding_columns else []
+        if self.tp > 1 or self.padding != NO_PADDING:
+            parts += [str(self.padding)]
+        if self.heads.replicas > 1:
+            parts += [f"KV heads in {self.heads.replicas} copies"]
+        if self.embedding_columns:
+            parts += ["embedding cut by columns"]
         if self.tp * self.pp > 1 or len(parts) > 1:
             return ", ".join(parts)
         return "whole"

@@ -133,7 +133,9 @@ def _file(path: Path) -> Checkpoint:
 
 
 def _folder(path: Path) -> Checkpoint:
-    return _own(path) if (path / MANIFEST).is_file() else _foreign(path)
+    if (path / MANIFEST).is_file():
+        return _own(path)
+    return _foreign(path)
 
 
 def _foreign(path: Path) -> Checkpoint:

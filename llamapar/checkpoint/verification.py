@@ -103,34 +103,36 @@ def _other(found: Placement, against: str | Path) -> Placement:
 
 def _compared(found: Placement, source: Placement, count: Counter) -> tuple[tuple[int, int], list[str]]:
     """Compare every stored tensor with what `source` gives for it; with itself only copies are compared."""
-    number = size = 0
-    problems = []
+    number = 0
+    size = 0
+    problems = list[str]()
     stored_at = homes(found.sharding)
     for parameter in source.sharding.model.parameters():
         holders = found.by_parameter[parameter.name]
-        number = number + len(holders)
-        size = size + sum(stored.nbytes for _, stored in holders)
+        nbytes = sum(stored.nbytes for _, stored in holders)
+        number += len(holders)
+        size += nbytes
         try:
             if found is source:
                 whole_parameter(source, parameter)
                 continue
             dtype = dtype_of_shards(source, parameter)
             for (_, rank), _, expected in shards_of(source, found.sharding, parameter, stored_at):
-                for stored in (stored for holder, stored in holders if holder == rank):
-                    if fault := _difference(stored, dtype, expected):
-                        problems.append(f"{stored.file}: {stored.name} {fault}")
+                own = [stored for holder, stored in holders if holder == rank]
+                problems += filter(None, (_difference(stored, dtype, expected) for stored in own))
         except CheckpointError as problem:
             problems.append(problem.what)
-        count(sum(stored.nbytes for _, stored in holders))
+        count(nbytes)
     return (number, size), problems
 
 
 def _difference(stored: Stored, dtype: str, expected: Bytes) -> str:
-    """The first difference of a stored tensor; empty if there is none."""
+    """The first difference of a stored tensor, in words; empty if there is none."""
+    name = f"{stored.file}: {stored.name}"
     if stored.dtype != dtype:
-        return f"is {stored.dtype}, not {dtype}"
+        return f"{name} is {stored.dtype}, not {dtype}"
     own = stored.read()
     if np.array_equal(own, expected):
         return ""
     differs = (own != expected).reshape(len(own), -1).any(axis=1)
-    return f"differs from row {int(np.flatnonzero(differs)[0])} on"
+    return f"{name} differs from row {int(np.flatnonzero(differs)[0])} on"

@@ -127,6 +127,7 @@ def shards_of(
     whole = with_kv_heads(model, target.model, parameter, whole_parameter(source, parameter))
     wanted = stored[parameter.name]
     index = reordered(target.model, wanted[0][2], source.sharding.naming, target.naming)
-    whole = whole if index is None else whole[index]
+    if index is not None:
+        whole = whole[index]
     for at, name, own in wanted:
         yield at, name, cut_shard(target, own, at[1], whole)

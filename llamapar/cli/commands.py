@@ -144,7 +144,9 @@ def answer_of(given: Given, found: FoldableRecord) -> CommandAnswer:
 
 def noted(given: Given, found: object) -> list[str]:
     """The note of a published job."""
-    return [given.note] if given.note else []
+    if given.note:
+        return [given.note]
+    return []
 
 
 def answered(given: Given, make: Callable[..., CommandAnswer] = plain) -> CommandAnswer:

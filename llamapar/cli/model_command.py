@@ -55,8 +55,12 @@ def _text(model: ModelConfig, dims: dict[str, object]) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, bool) or value is None:
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+        if value:
+            return "yes"
+        return "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def _inventory(model: ModelConfig, given: Given) -> tuple[list[dict[str, object]], list[Table]]:

@@ -70,9 +70,12 @@ def explain(
         layout = Layout.of(layout)
     if context is not None:
         given = dict(context)
-        model = given.pop("model", None) if model is None else model
-        layout = given.pop("layout", None) if layout is None else layout
-        framework = given.pop("framework", None) if framework is None else framework
+        if model is None:
+            model = given.pop("model", None)
+        if layout is None:
+            layout = given.pop("layout", None)
+        if framework is None:
+            framework = given.pop("framework", None)
         said = given | said
     known = Known.of(model, layout, framework, said)
     if known.unknown_model and (by_argument or what is None):
@@ -98,7 +101,9 @@ def _text_of(what: Any) -> str | Iterator[str]:
         return what.decode("utf-8", "replace")
     if isinstance(what, Iterator) or hasattr(what, "readline"):
         return (line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line) for line in what)
-    return what if isinstance(what, str) else _shape_text(what)
+    if isinstance(what, str):
+        return what
+    return _shape_text(what)
 
 
 def _refuse_unread(name: str, value: object, known: Known) -> None:

@@ -15,7 +15,7 @@ from llamapar.describe.models import public_models
 from llamapar.records.equations import Quotient, rest
 
 from .cuts import widths
-from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first_heard, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis, Level, first_heard, found, likely_if
 from .known import Known
 from .observations import AXES, Divides
 from .reading import Reading
@@ -160,7 +160,7 @@ def _explain_named_division(it: Relation) -> Iterator[Hypothesis]:
         facts = {"tp": it.o.divisor} if it.o.divisor and category in _HEADS else {}
         yield replace(it.found(category), facts=facts)
     elif axis:
-        yield found(_BY_AXIS[axis], LIKELY if it.equation else POSSIBLE, it.cause, it.equation)
+        yield found(_BY_AXIS[axis], likely_if(it.equation), it.cause, it.equation)
 
 
 _NAMED = re.compile(r"\b[a-z]{2,30}_[a-z]{2,30}\b")

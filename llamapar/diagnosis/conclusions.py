@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from llamapar.records.frames import Held, is_exactly, tensor_shape, torch_class
+from llamapar.records.frames import Held, is_exactly, raised_through, tensor_shape, torch_class
 
 from .explanation import Explanation
 from .hypothesis import LIKELY
@@ -18,6 +18,9 @@ from .vocabulary import NOT_SHARDING, SHARDING, UNKNOWN
 
 _BEYOND = re.compile(r"index (\d+) is out of bounds for dimension \d+ with size (\d+)")
 _MIXED = "got mixed torch.Tensor and DTensor"
+_TABLES = {"embedding": ("input", "weight", 0), "cross_entropy": ("target", "input", 1)}
+"""A function of torch → its indices and its table, by name, and the dim of the table that they count."""
+
 _MOST = 2**20
 """Entries of an index that are looked at."""
 
@@ -57,7 +60,7 @@ def _index(error: BaseException, facts: LiveFacts) -> str:
         index = int(message[1])
         length = int(message[2])
     elif isinstance(error, IndexError):
-        index, length = _of_embedding(error)
+        index, length = _of_table(error)
     else:
         return ""
     if not length <= index:
@@ -71,18 +74,16 @@ def _index(error: BaseException, facts: LiveFacts) -> str:
     return f"index {index} of {length}: the last one is {length - 1}"
 
 
-def _of_embedding(error: BaseException) -> tuple[int, int]:
-    """The largest index that torch's embedding was given, and the rows of its table; (-1, 0) of another."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    names = trace.tb_frame.f_locals if trace is not None else {}
-    ids: Held = names.get("input")
-    shape = tensor_shape(names.get("weight"))
-    name = trace.tb_frame.f_code.co_name if trace is not None else ""
-    tensor = torch_class("Tensor")
-    if name != "embedding" or not is_exactly(ids, tensor) or not shape:
+def _of_table(error: BaseException) -> tuple[int, int]:
+    """The largest index that a function of `_TABLES` was given, and the length of its table; else (-1, 0)."""
+    frames = [at.tb_frame for at in raised_through(error)]
+    if not frames or frames[-1].f_code.co_name not in _TABLES:
         return -1, 0
-    if ids.device.type != "cpu" or not 0 < ids.numel() <= _MOST:
+    indices, table, dim = _TABLES[frames[-1].f_code.co_name]
+    ids: Held = frames[-1].f_locals.get(indices)
+    shape = tensor_shape(frames[-1].f_locals.get(table)) or ()
+    if not is_exactly(ids, torch_class("Tensor")) or len(shape) <= dim:
         return -1, 0
-    return int(ids.max()), shape[0]
+    if ids.device.type != "cpu" or ids.is_floating_point() or not 0 < ids.numel() <= _MOST:
+        return -1, 0
+    return int(ids.max()), shape[dim]

@@ -276,4 +276,6 @@ def shard_of(rows: int, whole: int, known: Known) -> tuple[int, int] | None:
         and rounded_up(whole, rows * tp, known, tp)
     ):
         return tp, rows * tp
-    return (whole // rows, whole) if whole % rows == 0 else None
+    if whole % rows == 0:
+        return whole // rows, whole
+    return None

@@ -14,7 +14,7 @@ from dataclasses import replace
 from llamapar.describe.arguments import checked_options
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, real
-from llamapar.records.frames import Held, is_library
+from llamapar.records.frames import Held, is_library, raised_through
 
 from . import explain
 from .edits import SECONDS
@@ -78,13 +78,12 @@ def _called(attempt: Held) -> Iterator[Program]:
 
 def program_of(error: BaseException) -> Program | None:
     """The script that an error ended; None if the outermost frame of the user's own is a function's."""
-    trace = error.__traceback__
-    while trace is not None and _is_foreign(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
-    if trace is None or trace.tb_frame.f_code.co_name != "<module>":
+    frames = (at.tb_frame for at in raised_through(error))
+    frame = next((each for each in frames if not _is_foreign(each.f_code.co_filename)), None)
+    if frame is None or frame.f_code.co_name != "<module>":
         return None
-    names = trace.tb_frame.f_globals
-    file = trace.tb_frame.f_code.co_filename
+    names = frame.f_globals
+    file = frame.f_code.co_filename
     before = {name: value for name, value in names.items() if name.startswith("__")}
     return Program({file: "".join(linecache.getlines(file))}, names, before)
 

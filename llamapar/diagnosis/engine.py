@@ -6,6 +6,7 @@ decides on the verdict. It reads no numbers itself.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -29,7 +30,7 @@ from .hang_lines import WatchdogLines
 from .hypothesis import LIKELY, POSSIBLE, WEAK, Hypothesis
 from .known import Known
 from .limits import limits, sentences
-from .lines import EXACT, CandidateLine, causes, is_watchdog, line_blocks, score, strip, text_blocks
+from .lines import EXACT, CandidateLine, causes, is_watchdog, line_blocks, score, strip
 from .next_command import without_arithmetic
 from .observations import (
     AXES,
@@ -95,7 +96,9 @@ def clear_unsharded(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
         return h
     asked = () if r.loading else h.needs
     axes = [axis for axis in CATEGORIES[h.category].axes or asked if axis in AXES]
-    return replace(h, parallel=False) if known.alone(*axes) else h
+    if known.alone(*axes):
+        return replace(h, parallel=False)
+    return h
 
 
 _BY_WORDS = frozenset(("memory_oom_layout", "counter_overflow", "quant_group_vs_tp"))
@@ -104,7 +107,9 @@ _BY_WORDS = frozenset(("memory_oom_layout", "counter_overflow", "quant_group_vs_
 
 def as_sure_as_shown(h: Hypothesis) -> Hypothesis:
     """`h`, at most possible unless arithmetic supports it."""
-    return h if h.equations else replace(h, level=min(h.level, POSSIBLE))
+    if h.arithmetic:
+        return h
+    return replace(h, level=min(h.level, POSSIBLE))
 
 
 def lower_unsuggested(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
@@ -114,7 +119,9 @@ def lower_unsuggested(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
     named = {h.category, h.subtype} & _BY_WORDS
     if h.level < LIKELY or not h.parallel or named or r.parallel or known.changes:
         return h
-    return h if any(map(known.get, (*AXES, "world"))) else replace(h, level=POSSIBLE)
+    if any(map(known.get, (*AXES, "world"))):
+        return h
+    return replace(h, level=POSSIBLE)
 
 
 def weigh(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
@@ -151,7 +158,7 @@ def by_likelihood(found: list[Hypothesis], saying: set[str], quoted: set[str]) -
     def support(h: Hypothesis) -> tuple[int, bool, bool]:
         return h.level, h.category in saying, h.category in quoted
 
-    found = [replace(h, level=LIKELY) if h.category in saying and h.equations else h for h in found]
+    found = [replace(h, level=LIKELY) if h.category in saying and h.arithmetic else h for h in found]
     return merged(sorted(found, key=support, reverse=True))[:MOST]
 
 
@@ -188,7 +195,7 @@ def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in:
     several = len(ranks) > 1 or sum(score(row) >= EXACT for row in words) > 1
     # Two error lines are never read as one message, and a watchdog's line says where its rank stands.
     if len(text) > _SHORT or text.count("\n") >= _FEW or several or _LINES.search(text):
-        return _explain(text_blocks(text), known, text[:LIMIT], code)
+        return _explain(line_blocks(io.StringIO(text)), known, text[:LIMIT], code)
     root = max(words, key=score, default="")
     above = tuple(row for row in words[: words.index(root)] if not row.startswith('File "')) if root else ()
     return build(Reading.of(text, code or above, raised_in), known, root, tuple(ranks))
@@ -247,7 +254,9 @@ def _of_candidates(
         silent = silent or found
     code = code or next((one.code for one in candidates), ())
     found = build(Reading.of(_CODE.sub("", head), code), known, "", ())
-    return found if found.diagnoses or silent is None else silent
+    if found.diagnoses or silent is None:
+        return found
+    return silent
 
 
 def _tables_noticed(found: Explanation, r: Reading) -> Explanation:
@@ -292,14 +301,16 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     found = [*(weigh(h, r, known) for h in sentences(r)), *agreed, *refused, *of_text]
     found = of_other_layer(found, r, known)
     named = {CODES[quote.code] for quote in quoted if quote.length >= _WORDS}
-    named = named if len(named) == 1 else set()  # Wording that several rules share proves none of them.
+    # Wording that several rules share proves none of them.
+    if len(named) != 1:
+        named = set()
     sized = any(isinstance(o, ViewCall | Matmul | Pair) for o in observed)  # For torch's words, sizes decide.
     saying = {CODES[code] for code in quoted_rules(r, job, known.framework)} if job else set()
     said = saying if sized else saying | named
     missing = said - {h.category for h in found}
     # Their order is kept, because the order of a set is arbitrary.
     found += [Hypothesis(name, row.what, POSSIBLE) for name, row in CATEGORIES.items() if name in missing]
-    found = [h for h in map(as_sure_as_shown, found) if h.equations or h.quoted or h.category in said]
+    found = [h for h in map(as_sure_as_shown, found) if h.arithmetic or h.quoted or h.category in said]
     best = by_likelihood(found, saying, named)
     best = [replace(h, needs=_needs(h, best, known)) for h in best]
     diagnoses = tuple(_diagnosis(h, known, job, quoted) for h in best)
@@ -307,7 +318,8 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     steps: tuple[str, ...] = ()
     if not best:
         layer = other_layer(r, known)
-        reason = f"the text names {layer}, whose cuts are not read here" if layer else reason
+        if layer:
+            reason = f"the text names {layer}, whose cuts are not read here"
         reason, steps = without_arithmetic(r, known, reason)
     return _tables_noticed(Explanation(verdict, reason, diagnoses, line, ranks, known, next=steps), r)
 
@@ -354,9 +366,7 @@ def _diagnosis(h: Hypothesis, known: Known, job: Job | None, quoted: list[Quote]
         # Only code that serves says this, so its fixes count the bytes of serving.
         judge = FRAMEWORKS[said[0].framework]
     fixes = partial(_fixes, h, replace(known, framework=judge))
-    return Diagnosis(
-        h.category, h.subtype, h.cause, h.equations, fixes, h.needs, said, h.level, h.parallel, h.facts
-    )
+    return Diagnosis(**vars(h), frameworks=said, find_fixes=fixes)
 
 
 _GIVEN = {"layout": "tp", "layout of this run": "tp", "model": "dim"}
@@ -378,7 +388,9 @@ def _fixes(h: Hypothesis, known: Known) -> tuple[Fix | str, ...]:
     words.
     """
     if h.parallel is False:
-        return (h.remedy,) if h.remedy else ()
+        if h.remedy:
+            return (h.remedy,)
+        return ()
     job = known.job() or known.also(h.facts).job()
     category = CATEGORIES[h.category]
     failing = severities_again(job, known.framework) if job is not None else {}

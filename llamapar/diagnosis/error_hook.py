@@ -75,7 +75,8 @@ def report(
         teller = min(failed)
         others = [r for r in sorted(failed) if failed[r] != failed[teller]]
         who = f"llamapar: {some(sorted(failed))} failed"
-        who += f", {some(others)} in another way" if others else ""
+        if others:
+            who += f", {some(others)} in another way"
         if rank != teller:
             time.sleep(_TELLS)
             if failed[teller] == shapes:

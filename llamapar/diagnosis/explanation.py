@@ -19,12 +19,11 @@ from llamapar.errors import printable, shown
 from llamapar.frameworks import FRAMEWORKS, Source
 from llamapar.late import late
 from llamapar.place.difference_map import DifferenceMap
-from llamapar.records.equations import Equation
 from llamapar.records.tables import Plain, aligned, html_rows
 from llamapar.records.trace import some
 from llamapar.rules.fix import Fix
 
-from .hypothesis import Level
+from .hypothesis import Hypothesis, Level
 from .known import MODEL_FIELDS, Known
 from .live_facts import HEAD, LiveFacts
 from .vocabulary import CATEGORIES, NOT_SHARDING, SHARDING, UNKNOWN
@@ -85,25 +84,15 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Diagnosis:
-    """One candidate cause, with the arithmetic that supports it.
+class Diagnosis(Hypothesis):
+    """A candidate cause as it is shown.
 
-    arithmetic: relations that hold between the text's own numbers; equations: the same as text. fixes:
-    layouts that pass `check`, or advice in words if model and layout are unknown. needs: facts that would
-    separate it from its rivals. parallel: whether sharding is to blame; None if that cannot be decided.
-    facts: what it implies about model and layout, by field name.
+    equations: its arithmetic as text. frameworks: those that say so. fixes: layouts that pass `check`, or
+    advice in words if model and layout are unknown.
     """
 
-    category: str
-    subtype: str | None
-    cause: str
-    arithmetic: tuple[Equation, ...]
-    find_fixes: Callable[[], tuple[Fix | str, ...]] = field(compare=False, repr=False)
-    needs: tuple[str, ...]
-    frameworks: tuple[Said, ...]
-    level: Level
-    parallel: bool | None
-    facts: Mapping[str, int] = field(default_factory=dict)
+    frameworks: tuple[Said, ...] = ()
+    find_fixes: Callable[[], tuple[Fix | str, ...]] = field(default=tuple, compare=False, repr=False)
 
     @cached_property
     def fixes(self) -> tuple[Fix | str, ...]:
@@ -175,7 +164,9 @@ class Explanation:
 
     @property
     def best(self) -> Diagnosis | None:
-        return self.diagnoses[0] if self.diagnoses else None
+        if self.diagnoses:
+            return self.diagnoses[0]
+        return None
 
     @property
     def of_shapes(self) -> bool:
@@ -197,7 +188,9 @@ class Explanation:
         """The cause and its arithmetic in one line; "" if the verdict is open."""
         best = self._headlined
         if self.verdict == UNKNOWN or best is None:
-            return "" if self.verdict == UNKNOWN else self.reason
+            if self.verdict == UNKNOWN:
+                return ""
+            return self.reason
         return "; ".join([best.cause, *(e for e in best.equations if e not in best.cause)])
 
     @property
@@ -224,7 +217,9 @@ class Explanation:
     @property
     def speakers(self) -> tuple[Said, ...]:
         """The frameworks whose words these are, of the cause that the sentence gives."""
-        return self._headlined.frameworks if self._headlined else ()
+        if self._headlined:
+            return self._headlined.frameworks
+        return ()
 
     @cached_property
     def parts(self) -> dict[str, list[Row]]:
@@ -267,7 +262,9 @@ class Explanation:
         rows = list(self.operands)
         if self.live is not None and not rows:
             rows = list(self.live.rows())
-        return [HEAD, *rows] if rows else []
+        if rows:
+            return [HEAD, *rows]
+        return []
 
     def _next(self) -> Iterator[str]:
         yield from self.next

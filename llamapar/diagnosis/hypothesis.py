@@ -43,6 +43,13 @@ POSSIBLE = Level.POSSIBLE
 WEAK = Level.WEAK
 
 
+def likely_if(proven: object) -> Level:
+    """LIKELY where this holds, else POSSIBLE."""
+    if proven:
+        return LIKELY
+    return POSSIBLE
+
+
 def first(*cases: tuple[object, _T], otherwise: _T) -> _T:
     """The value beside the first condition that holds: a level, or a verdict."""
     return next((value for holds, value in cases if holds), otherwise)
@@ -66,16 +73,17 @@ def refutes(equation: Equation, cause: str) -> bool:
 class Hypothesis:
     """One candidate cause of an observation.
 
-    level: strength of its evidence; among equals, the one found first comes first. parallel: whether sharding
-    is to blame; None if the text alone cannot decide. needs: facts that would separate it from its rivals.
-    facts: facts that it implies, by name. remedy: advice in words, if it differs from the category's. quoted:
-    whether a framework or torch says it in these words, so that it stands without arithmetic.
+    level: strength of its evidence; among equals, the one found first comes first. arithmetic: relations that
+    hold between the text's own numbers. parallel: whether sharding is to blame; None if that cannot be
+    decided. needs: facts that would separate it from its rivals. facts: what it implies about model and
+    layout, by field name. remedy: advice in words, if it differs from the category's. quoted: whether a
+    framework or torch says it in these words, so that it stands without arithmetic.
     """
 
     category: str
     cause: str
     level: Level
-    equations: tuple[Equation, ...] = ()
+    arithmetic: tuple[Equation, ...] = ()
     subtype: str | None = None
     parallel: bool | None = True
     needs: tuple[str, ...] = ()
@@ -84,8 +92,8 @@ class Hypothesis:
     quoted: bool = False
 
     def __post_init__(self) -> None:
-        if any(refutes(equation, self.cause) for equation in self.equations):
-            raise ValueError(f"{self.cause}: {', '.join(map(str, self.equations))}")
+        if any(refutes(equation, self.cause) for equation in self.arithmetic):
+            raise ValueError(f"{self.cause}: {', '.join(map(str, self.arithmetic))}")
 
 
 def found(

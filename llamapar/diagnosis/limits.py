@@ -9,7 +9,7 @@ from llamapar.describe.layout import AXES, divisors
 from llamapar.records.equations import Comparison, Equation, Product, Quotient, Stated
 
 from .cuts import SizeCut, cuts, uneven
-from .hypothesis import LIKELY, LOCAL, POSSIBLE, Hypothesis, found
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, Hypothesis, found, likely_if
 from .known import Known
 from .reading import Reading
 from .vocabulary import categories_of
@@ -101,7 +101,7 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
             cause = f"{index} of {cut} is looked up among the {size} of one rank"
             # One past the end is anybody's mistake.
             sure = cut.fact and cut.even and index > size
-            yield found(LOCAL, LIKELY if sure else POSSIBLE, cause, Quotient(cut.count, cut.degree))
+            yield found(LOCAL, likely_if(sure), cause, Quotient(cut.count, cut.degree))
             return
     rows = _of_rank(known, "vocab_size", "tp")
     if rows and _TABLE.search(r.whole):
@@ -115,7 +115,9 @@ def _of_rank(known: Known, size: str, axis: str) -> Quotient | None:
     """A known size over a known degree."""
     whole = known.get(size)
     degree = known.get(axis) or 1
-    return Quotient(whole, degree) if whole and degree > 1 else None
+    if whole and degree > 1:
+        return Quotient(whole, degree)
+    return None
 
 
 _COLLECTIVE = pattern("collective_of_unequal_pieces")
@@ -160,9 +162,10 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if m and m.n_params * 2 > _GPU * ranks:
         numbers.append(Stated(f"{m.n_params} parameters × 2 B = {m.n_params * 2 / 1e9:.0f} GB of weights"))
     cause = f"a rank needs more than its memory{f' of {there[1] or there[2]} GiB' if there else ''}"
-    cause += f": {numbers[0]}" if numbers else ""
+    if numbers:
+        cause += f": {numbers[0]}"
     blame = bool(numbers or _ASKED.search(r.low) or known.changes) or None
-    level = LIKELY if numbers else POSSIBLE
+    level = likely_if(numbers)
     needs = "model, layout" if there else "model, layout, memory of a GPU"
     yield found(
         "memory_oom_layout", level, cause, *numbers, parallel=blame, needs=needs, quoted="allocat" in r.low
@@ -192,7 +195,7 @@ def _counter(r: Reading, known: Known) -> Iterator[Hypothesis]:
     if reported:
         cause += ", as in distributed-llama 0.12.0 to 0.12.6"
         remedy = "distributed-llama 0.12.7 or later"
-    level = LIKELY if equations else POSSIBLE
+    level = likely_if(equations)
     if equations or (reported and m is None):
         kind = "counter_overflow: scale_not_layout"
         needs = "shapes and element size"
@@ -213,8 +216,9 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
     axes = r.concepts & {"tp", "pp", "dp", "world", "cp"}
     if (axes or _FILES.search(r.low)) and _TWO_LAYOUTS.search(r.low):
         sizes = [t.number for t in r.terms if t.concept in axes and t.number]
-        level = LIKELY if len(sizes) > 1 else POSSIBLE
-        sizes = sizes if len(sizes) > 1 else r.values
+        level = likely_if(len(sizes) > 1)
+        if len(sizes) < 2:
+            sizes = r.values
         if len({*sizes[:2]}) == 2 and min(sizes[:2]) > 0:
             cause = "the checkpoint was cut for another layout than the one that reads it"
             yield found("checkpoint_tp_mismatch", level, cause, Comparison(sizes[0], "≠", sizes[1]))
@@ -230,4 +234,4 @@ def _checkpoint(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause = f"the checkpoint was cut for {changed[0]}={old} and is read under {changed[0]}={new}"
         pair = Stated(f"{old} ≠ {new}") if not old.isdecimal() else Comparison(int(old), "≠", int(new))
         sure = spoken and "dtensor" not in r.low  # else its words name what is wrong
-        yield found("checkpoint_tp_mismatch", LIKELY if sure else POSSIBLE, cause, pair)
+        yield found("checkpoint_tp_mismatch", likely_if(sure), cause, pair)

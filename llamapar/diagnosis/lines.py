@@ -138,7 +138,8 @@ def strip(line: str) -> tuple[str, int | None]:
         match = _PREFIX.match(text)
         if match is None or not match.end():
             break
-        rank = int(match.group("rank")) if match.group("rank") else rank
+        if match.group("rank"):
+            rank = int(match.group("rank"))
         text = text[match.end() :].lstrip()
     return text, rank
 
@@ -172,30 +173,18 @@ EXACT = 5.0
 
 
 def line_blocks(lines: Iterable[str]) -> Iterator[str]:
-    """Lines joined into blocks of about a megabyte, over-long ones cut."""
+    """Lines joined into blocks of about a megabyte; a longer line goes on as a line of its own."""
     block: list[str] = []
     size = 0
-    for line in lines:
-        if len(line) > _BLOCK:
-            line = line[:LIMIT] + "\n" + line[-LIMIT:]
-        block.append(line if line.endswith("\n") else line + "\n")
-        size += len(line)
+    for piece in (line[at : at + _BLOCK] for line in lines for at in range(0, len(line), _BLOCK)):
+        block.append(piece.removesuffix("\n") + "\n")
+        size += len(piece)
         if size >= _BLOCK:
             yield "".join(block)
             block = []
             size = 0
     if block:
         yield "".join(block)
-
-
-def text_blocks(text: str) -> Iterator[str]:
-    """A text in blocks of whole lines."""
-    at = 0
-    while at < len(text):
-        end = text.rfind("\n", at, at + _BLOCK) + 1 if at + _BLOCK < len(text) else len(text)
-        end = end or at + _BLOCK
-        yield text[at:end]
-        at = end
 
 
 _SURE = 8.0
@@ -228,11 +217,8 @@ def causes(parts: Iterable[str]) -> list[CandidateLine]:
                 continue
             found = kept.get(text[:300])
             if found is None:
-                if len(kept) >= _KEPT:
-                    least = min(kept, key=lambda k: (kept[k].score, -kept[k].order))
-                    if kept[least].score >= worth:
-                        continue
-                    del kept[least]
+                if not _has_room(kept, worth):
+                    continue
                 # The lines before an anchor can lie in the previous block, whose end is kept for this.
                 before = (tail if start < _AROUND else "") + block[max(0, start - _AROUND) : start]
                 found = kept[text[:300]] = CandidateLine(
@@ -246,6 +232,16 @@ def causes(parts: Iterable[str]) -> list[CandidateLine]:
     return sorted(kept.values(), key=lambda c: (-c.score, c.order))
 
 
+def _has_room(kept: dict[str, CandidateLine], worth: float) -> bool:
+    """Whether a candidate of this score can be kept; of a full list the last of the least leaves for it."""
+    if len(kept) >= _KEPT:
+        least = min(kept, key=lambda k: (kept[k].score, -kept[k].order))
+        if kept[least].score >= worth:
+            return False
+        del kept[least]
+    return True
+
+
 def _marked(block: str, anchors: tuple[str, ...]) -> Iterator[tuple[int, int]]:
     """Start and end of every line that holds an anchor, in order, each once."""
     marks: dict[int, int] = {}
@@ -255,7 +251,8 @@ def _marked(block: str, anchors: tuple[str, ...]) -> Iterator[tuple[int, int]]:
             if at < 0:
                 break
             end = block.find("\n", at)
-            end = end if end >= 0 else len(block)
+            if end < 0:
+                end = len(block)
             # Over-long lines are cut 1,000 characters before the anchor.
             start = max(block.rfind("\n", 0, at) + 1, at - 1000)
             marks[start] = end

@@ -125,7 +125,9 @@ class LiveFacts:
     def place(self) -> str:
         """The failing expression with its function, if it has one, and its line."""
         where = f"line {self.line}: {self.expression[:_LONGEST]}"
-        return f"{self.function}, {where}" if self.function else where
+        if self.function:
+            return f"{self.function}, {where}"
+        return where
 
     def rows(self, most: int = _MOST) -> Iterator[tuple[str, ...]]:
         """The operands and the numbers as a table, below `HEAD`."""
@@ -222,13 +224,16 @@ def _function(frame: FrameType) -> str:
     file = frame.f_code.co_filename
     name = frame.f_code.co_qualname.rpartition("<locals>.")[2]
     words = [] if file.startswith("<") or "ipykernel" in file else [file.rpartition("/")[2]]
-    words += [] if name.startswith("<") else [name]
+    if not name.startswith("<"):
+        words += [name]
     return ", ".join(words)
 
 
 def _of_self(seen: Values) -> list[Held]:
     """What the object of a method stores."""
-    return list(stored(seen["self"]).values()) if "self" in seen else []
+    if "self" in seen:
+        return list(stored(seen["self"]).values())
+    return []
 
 
 def _whole(value: Held) -> int | tuple[int, ...] | None:

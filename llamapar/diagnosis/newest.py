@@ -24,4 +24,6 @@ def note(failure: BaseException | Failed) -> None:
 
 def newest() -> BaseException | Failed | None:
     """The newest failure; None if nothing has failed."""
-    return _newest[0] if _newest else None
+    if _newest:
+        return _newest[0]
+    return None

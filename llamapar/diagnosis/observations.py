@@ -156,7 +156,8 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     dim = int(part.group(1)) if part else 0
     if dim < len(shape):  # "dim 1 of [1, 500, 3072]": of three dims the second is the sequence
         number = shape[dim]
-        concept = "seq" if (len(shape), dim) == (3, 1) else concept
+        if (len(shape), dim) == (3, 1):
+            concept = "seq"
     by, beside = (frozenset(t.concept for t in terms) for terms in (theirs, ours))
     return Divides(concept, number, by, divisor, beside)
 

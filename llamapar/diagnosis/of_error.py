@@ -74,9 +74,9 @@ def _decided(found: Explanation, facts: LiveFacts, words: str, known: Known) -> 
             f"of which a rank holds {whole.cut.part}{over}"
         )
         parts = Product((whole.cut.part, whole.cut.whole // whole.cut.part))
-        remedy = (whole.remedy,) if whole.remedy else ()
+        remedies = tuple(filter(None, [whole.remedy]))
         proof = Diagnosis(
-            "other", "global_dim_not_localized", cause, (parts,), lambda: remedy, (), (), LIKELY, True
+            "other", cause, LIKELY, (parts,), "global_dim_not_localized", find_fixes=lambda: remedies
         )
         return replace(found, verdict=SHARDING, reason=cause, diagnoses=(proof,), live=facts)
     cut = any((known.get(name) or 1) > 1 for name in (*AXES, "world")) or known.layout is not None
@@ -87,6 +87,7 @@ def _decided(found: Explanation, facts: LiveFacts, words: str, known: Known) -> 
     if facts.alone and facts.operands and not cut and not (reading.parallel or reading.loading):
         reason = "one process, and nothing that the failing code names is cut"
         kept = tuple(d for d in found.diagnoses if d.parallel is False)
-        reason += f": {kept[0].cause}" if kept else ""
+        if kept:
+            reason += f": {kept[0].cause}"
         return replace(found, verdict=NOT_SHARDING, reason=reason, diagnoses=kept, live=facts)
     return replace(found, live=facts)

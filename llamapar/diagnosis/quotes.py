@@ -119,12 +119,18 @@ def quoted_rules(r: Reading, job: Job, framework: Framework | None) -> Iterator[
         for code, cases in judge.cases.items():
             rule = RULE_BY_CODE[code]
             if any(case.message for case in cases) and rule.applies(job, job.padding or judge.padding):
-                for said in judge.judge(code, job).versions:
-                    message = " ".join(said.message.split())
-                    bare = len(message) < _NAMING and not any(c.isdigit() for c in message)
-                    said_by_all = message == _PYTHON and r.code and not r.counts_heads
-                    if message and not said_by_all and (message == r.text if bare else message in r.text):
-                        yield code
+                messages = (" ".join(version.message.split()) for version in judge.judge(code, job).versions)
+                if any(_says(r, message) for message in messages):
+                    yield code
+
+
+def _says(r: Reading, message: str) -> bool:
+    """Whether a text has a framework's message; a short one without a number must be all of it."""
+    if not message or (message == _PYTHON and r.code and not r.counts_heads):
+        return False
+    if len(message) < _NAMING and not any(c.isdigit() for c in message):
+        return message == r.text
+    return message in r.text
 
 
 def speakers(

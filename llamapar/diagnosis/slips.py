@@ -14,7 +14,7 @@ from dataclasses import replace
 from llamapar.records.equations import Comparison, Product, Quotient
 
 from .cuts import HEADS, SizeCut, assumed, cuts, given_as, quantised_groups, uneven, widths
-from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, found
+from .hypothesis import LIKELY, LOCAL, POSSIBLE, WEAK, Hypothesis, Level, found, likely_if
 from .known import Known
 from .meetings import BATCH, DifferingSizes
 from .observations import LABELS, Matmul, Pair, ViewCall
@@ -52,7 +52,7 @@ def by_known_cuts(it: DifferingSizes) -> Found:
     odd = [row for row in rows if not row[0].even and not (even and row[0].whole in row[1:])]
     sure = not odd or len({cut.category for cut, _, _ in odd}) + bool(even) < 2
     for cut, a, b in odd:
-        yield from _uneven(cut, a, b, LIKELY if sure else POSSIBLE, meet=alike)
+        yield from _uneven(cut, a, b, likely_if(sure), meet=alike)
     for cut, a, b in even:
         for h in a_slice(it, min(a, b), max(a, b), cut):
             yield h if sure else replace(h, level=min(h.level, POSSIBLE))
@@ -84,7 +84,7 @@ def _groups(it: DifferingSizes) -> Found:
     for a, b in meeting if spoken or it.r.loading else ():
         for cut in quantised_groups(it.known):
             if cut.tears(a, b):
-                yield from _uneven(cut, a, b, LIKELY if spoken else POSSIBLE)
+                yield from _uneven(cut, a, b, likely_if(spoken))
 
 
 def _uneven(
@@ -95,7 +95,8 @@ def _uneven(
     numbers = Quotient(cut.count, cut.degree)
     facts = {cut.axis: cut.degree}
     cause = f"{a} and {b} are shares of {cut}, which does not divide"
-    level = min(level, POSSIBLE) if gathered else level
+    if gathered:
+        level = min(level, POSSIBLE)
     yield found(cut.category, level, cause, numbers, parallel=parallel, facts=facts)
 
 
@@ -135,7 +136,8 @@ def a_slice(
         category = "position/rope"
     elif weight or (it.r.loading and not counted):
         category = "checkpoint_tp_mismatch"
-        level = POSSIBLE if cut else level
+        if cut:
+            level = POSSIBLE
         cause = (
             f"{small} is 1/{k} of {big}: a shard of a checkpoint cut for {axis}={k} against the whole weight"
         )
@@ -154,7 +156,7 @@ def _degree(it: DifferingSizes, k: int, big: int, tokens: bool) -> tuple[Level, 
     usual = k & (k - 1) == 0 and k <= _USUAL and (it.key or widths(big, known))
     level = WEAK
     if ours:
-        level = LIKELY if view or tokens or it.key or given_as(big, known) else POSSIBLE
+        level = likely_if(view or tokens or it.key or given_as(big, known))
     elif tokens or (not known.get("tp") and (view or usual)):
         level = POSSIBLE
     spoken = level is POSSIBLE and not (view or tokens) and _SHARDS.search(it.r.low)
@@ -209,7 +211,7 @@ def _shares(it: DifferingSizes) -> Found:
         dealt = cut.whole > it.big and it.known.get(cut.axis) == cut.degree
         whole = cut.fact and cut.whole == it.big
         maybe = bool(rows or dealt or whole or _SHARDS.search(it.r.low))
-        level = LIKELY if rows and it.name else POSSIBLE
+        level = likely_if(rows and it.name)
         yield from _uneven(cut, it.a, it.b, level if maybe else WEAK, parallel=maybe or None)
 
 

@@ -9,7 +9,7 @@ from llamapar.describe.placement import COUNTED_IN, PARAMETERS, Shard
 from llamapar.records.equations import Equation, Multiples, Padded, Product, Quotient, Stated
 
 from .cuts import is_vocabulary, rounded_up, shard_of, widths
-from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, first, first_heard, found, likely_if
 from .known import Known
 from .meetings import DifferingSizes, key_of
 from .observations import LABELS, LoneShape, Matmul, Pair, ViewCall, names
@@ -32,8 +32,9 @@ def _other_model(it: DifferingSizes) -> Found:
         yield found("other: model_config", LIKELY, cause, numbers, parallel=False)
     elif it.key in TABLES and it.dim == 1 and it.dims == 2:
         cause = f"{it.name} is {it.a:,} wide in one and {it.b:,} in the other: two models"
-        cause += f", or columns cut over {it.ratio} ranks" if it.ratio else ""
-        level = POSSIBLE if it.ratio else LIKELY
+        if it.ratio:
+            cause += f", or columns cut over {it.ratio} ranks"
+        level = likely_if(not it.ratio)
         widths_of = Quotient(it.big, it.small)
         yield found("other: model_config", level, cause, widths_of, parallel=None if it.ratio else False)
 
@@ -51,11 +52,12 @@ def _adapter(it: DifferingSizes) -> Found:
     if big > _MOST_RANKS or not it.shapes or (it.name and it.key != "lora"):
         cause = "LoRA and base weights are cut or padded differently"
         blame: bool | None = bool(ours and tp) if product else it.ratio > 0
-        level = LIKELY if it.ratio or product else POSSIBLE
+        level = likely_if(it.ratio or product)
         yield found("lora_tp", level, cause, it.both, parallel=blame or None)
     else:
         cause = f"LoRA ranks of {small} and {big}: two adapters"
-        cause += f", or one that is cut over tp={it.ratio}" if ours else ""
+        if ours:
+            cause += f", or one that is cut over tp={it.ratio}"
         blame = first((not ours, False), (tp or it.known.changes, True), otherwise=None)
         yield found("lora_tp", LIKELY, cause, Quotient(big, small), parallel=blame)
 
@@ -71,7 +73,7 @@ def _empty(it: DifferingSizes) -> Found:
         width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]
         spoken = loaded or width or it.known.get("zero") == 3
         cause = "an empty tensor stands for the weight: a ZeRO-3 placeholder that was not gathered"
-        level = LIKELY if spoken else POSSIBLE
+        level = likely_if(spoken)
         blame = bool(spoken or _A_WEIGHT.search(it.r.line)) or None
         yield found("other: zero3_unmaterialised_param", level, cause, it.both, parallel=blame, needs="zero")
 
@@ -114,10 +116,11 @@ def _vocabulary(it: DifferingSizes) -> Found:
         why = "padded to different multiples" if padded else "tokens were added on one side"
         cause = f"{rows_of} of {small} and {big} rows: {why}"
         category = "vocab_padding" if padded else "embed_checkpoint_shape"
-        category = "lora_tp" if "lora" in r.concepts else category
+        if "lora" in r.concepts:
+            category = "lora_tp"
         cut = (known.get("tp") or 1) > 1 or (both and (r.loading or not public))
         blame = first((padded and cut, True), (padded or not r.loading, None), otherwise=False)
-        level = LIKELY if blame is not None or r.loading else POSSIBLE
+        level = likely_if(blame is not None or r.loading)
         yield found(category, level, cause, pads, parallel=blame)
     elif shards is None:
         numbers = Quotient(big, small)
@@ -138,7 +141,7 @@ def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
     padded = padded_to != it.big
     ours = known.get("tp") == k or known.get("world") == 1 or "tp" in known.changes
     # Else an embedding's output may meet that of a padded one.
-    level = LIKELY if ours and (it.key or it.r.loading) else POSSIBLE
+    level = likely_if(ours and (it.key or it.r.loading))
     rows = [("embed_checkpoint_shape", level), ("vocab_padding", level if padded else POSSIBLE)]
     if not padded and it.key and "checkpoint" in it.r.low:
         # a run of one rank holds its own table whole; and is `big` a vocabulary at all?
@@ -146,7 +149,8 @@ def _shard_of_vocabulary(it: DifferingSizes, k: int, padded_to: int) -> Found:
     if padded and _PADS.search(it.r.low):
         rows = [("vocab_padding", LIKELY), ("embed_checkpoint_shape", level)]
     cause = f"{small} rows are one of {k} shards of a vocabulary of {big}"
-    cause += f" padded to {padded_to}" if padded else ""
+    if padded:
+        cause += f" padded to {padded_to}"
     numbers: Equation = Padded(small, k, big) if padded else Quotient(big, k)
     for category, likely in rows:
         told = cause
@@ -195,9 +199,10 @@ def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
         if ours and (embedding or total == whole):
             equation: Equation = Padded(rows, tp, whole) if total != whole else Product((rows, tp))
             cause = f"{rows} rows are one of {tp} shards of {model.name}'s {placed.unit}s"
-            cause += " after padding" if total != whole else ""
+            if total != whole:
+                cause += " after padding"
             category = "embed_checkpoint_shape" if embedding else "checkpoint_tp_mismatch"
-            level = LIKELY if embedding and known.model else POSSIBLE
+            level = likely_if(embedding and known.model)
             yield found(category, level, cause, equation, needs="model, tp", facts={"tp": tp})
 
 

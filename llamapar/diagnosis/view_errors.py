@@ -8,7 +8,7 @@ import re
 from llamapar.records.equations import Comparison, Product, Stated
 
 from .cuts import CATEGORY, HEADS, is_head_dim, torn_head_cuts
-from .hypothesis import LIKELY, POSSIBLE, WEAK, found
+from .hypothesis import LIKELY, POSSIBLE, WEAK, found, likely_if
 from .meetings import DifferingSizes
 from .observations import ViewCall
 from .slips import Found, a_slice, as_queries
@@ -29,7 +29,7 @@ def explain_view(it: DifferingSizes) -> Found:
         yield found("world_size_product", LIKELY, cause, Comparison(Product(o.target), "≠", o.numel))
     elif 0 in o.target:  # [batch, seq, heads, head_dim]; else it may be any row
         cause = "a rank was given 0 heads: tp is larger than the number of KV heads"
-        level = LIKELY if o.target.index(0) > 1 else POSSIBLE
+        level = likely_if(o.target.index(0) > 1)
         yield found("kv_heads_lt_tp", level, cause, Comparison(0, "≠", o.numel) if o.numel else None)
     elif o.target.count(-1) == 1:
         yield from _torn(it, o)
@@ -68,7 +68,7 @@ def _torn(it: DifferingSizes, o: ViewCall) -> Found:
         if cut.whole % tp:
             end = " rounded"
         numbers = (at, *group, Stated(f"{width} = {n}·{unit}/{tp}{end}"))
-        level = LIKELY if sure else POSSIBLE
+        level = likely_if(sure)
         yield found(cut.category, level, cause, *numbers, facts={"tp": tp, cut.fact: n})
     for fact in () if heads else HEADS[bool(repeats) :]:
         cause = f"{width} columns hold no whole number of {_WORD[fact]} heads of {last}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llamapar.describe.layout import AXES, Layout
 from llamapar.diagnosis.explanation import Diagnosis, Explanation
-from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, Level
+from llamapar.diagnosis.hypothesis import POSSIBLE, Level, likely_if
 from llamapar.diagnosis.known import Known
 from llamapar.diagnosis.vocabulary import UNKNOWN
 from llamapar.records.equations import Stated
@@ -100,7 +100,7 @@ def explain_dumps(
     hang = Hang(waits, differ)
     # One rank whose own dump shows it in no collective, while the calls of all are alike, is who is missed.
     alike = world and not notes and all("MISSING" in told for told in differ.values())
-    level = LIKELY if alike and len(hang.behind) == 1 else POSSIBLE
+    level = likely_if(alike and len(hang.behind) == 1)
     return _explained(hang, replace(known, layout=layout), level, [*notes, _GOING_ON])
 
 
@@ -155,7 +155,7 @@ def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> 
     needs = tuple(name for name, value in given.items() if value is None)
     equations = tuple(map(Stated, told + read[:_MOST]))
     cause = cause or "calls that have ended differ"
-    best = Diagnosis(CATEGORY, None, cause, equations, lambda: (), needs, (), level, None)
+    best = Diagnosis(CATEGORY, cause, level, equations, parallel=None, needs=needs)
     table = hang if hang.waits else None
     return Explanation(
         UNKNOWN,

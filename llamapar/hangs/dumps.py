@@ -60,7 +60,9 @@ class CollectiveCall(NamedTuple):
         """ "[1, 1024, 4096] bf16", of the first input tensor, or of the first output."""
         sizes = (self.inputs or self.outputs)[:1]
         dtype = _SHORT.get(self.dtypes[0], self.dtypes[0].lower()) if self.dtypes else ""
-        return f"{list(sizes[0])} {dtype}".strip() if sizes else ""
+        if sizes:
+            return f"{list(sizes[0])} {dtype}".strip()
+        return ""
 
     @property
     def numel(self) -> tuple[int, int]:
@@ -71,7 +73,9 @@ class CollectiveCall(NamedTuple):
     def ends(self) -> list[int]:
         """Source and destination of "send 0->1" and of "recv 1<-0", as ranks within the group."""
         ranks = [int(rank) for rank in re.findall(r"\d{1,9}", self.op)]
-        return ranks[::-1] if "<-" in self.op else ranks
+        if "<-" in self.op:
+            return ranks[::-1]
+        return ranks
 
 
 _SHORT = {

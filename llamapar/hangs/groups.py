@@ -121,4 +121,6 @@ def named_ranks(ranks: Sequence[int], layout: Layout | None = None) -> str:
     more = f" ({place})" if place else ""
     if len(ranks) > 8:
         more = f" and {len(ranks) - 8} more"
-    return f"{some(ranks[:8])}{more}" if ranks else ""
+    if ranks:
+        return f"{some(ranks[:8])}{more}"
+    return ""

@@ -42,7 +42,9 @@ def readings(op: str, numel: tuple[int, int], known: Known, axes: str = "") -> l
     """
     (less, size), model, layout = sorted(numel), known.model, known.layout
     if size <= FEW:
-        return [f"{size} = a norm, a loss or a flag"] if size else []
+        if size:
+            return [f"{size} = a norm, a loss or a flag"]
+        return []
     kind = re.sub(r"^_|_base$|_into_tensor|_tensor|_single|_coalesced| .*", "", op).replace("recv", "send")
     wide = {axis: layout.size(axis) for axis in AXES if layout is not None and layout.size(axis) > 1}
     found = defaultdict[str, list[str]](list)

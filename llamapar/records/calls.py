@@ -68,4 +68,6 @@ def _value(node: ast.expr) -> object:
     if isinstance(node, ast.Call):
         return _call(node)
     value = ast.literal_eval(node)
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return list(value)
+    return value

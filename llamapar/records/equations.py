@@ -66,7 +66,9 @@ class Quotient(Equation):
 
 def rest(n: int | None, k: int | None) -> Quotient | None:
     """The quotient n/k if it leaves a remainder; None if k divides n or a number is missing."""
-    return Quotient(n, k) if n and k and n % k else None
+    if n and k and n % k:
+        return Quotient(n, k)
+    return None
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,9 @@ def stored(value: object) -> dict[str, Held]:
             # the user's.
             native = is_exactly(found, GetSetDescriptorType, MemberDescriptorType)
             rows = found.__get__(value) if native else None
-            return rows if type(rows) is dict else {}
+            if type(rows) is dict:
+                return rows
+            return {}
     return {}
 
 
@@ -162,12 +164,15 @@ def item(value: object, key: object) -> Held:
     rows = stored(value).get("_modules", MISSING)
     holder: Held = value if rows is MISSING else rows
     # torch stores the layers of a ModuleList under "0", "1", ….
-    key = key if rows is MISSING else str(key)
+    if rows is not MISSING:
+        key = str(key)
     try:
         if is_exactly(holder, dict, OrderedDict) and is_exactly(key, str, int):
             return holder.get(key, MISSING)
         listed = is_exactly(holder, list, tuple, torch_class("Size")) and type(key) is int
-        return holder[key] if listed else _sliced(holder, key)
+        if listed:
+            return holder[key]
+        return _sliced(holder, key)
     except IndexError:
         return MISSING
 
@@ -182,7 +187,9 @@ def value_of(node: ast.AST | None, names: Mapping[str, Held]) -> Held:
         return _sum(node, names)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         number = value_of(node.operand, names)
-        return -number if type(number) is int else MISSING
+        if type(number) is int:
+            return -number
+        return MISSING
     if not isinstance(node, ast.Attribute | ast.Subscript):
         return MISSING
     held = value_of(node.value, names)
@@ -190,10 +197,14 @@ def value_of(node: ast.AST | None, names: Mapping[str, Held]) -> Held:
         return MISSING
     if isinstance(node, ast.Attribute):
         shape = tensor_shape(held) if node.attr == "shape" else None
-        return attribute(held, node.attr) if shape is None else shape
+        if shape is None:
+            return attribute(held, node.attr)
+        return shape
     # What is stored into a slice is of the tensor, and the slice may not be there.
     stores = isinstance(node.ctx, ast.Store) and tensor_shape(held) is not None
-    return MISSING if stores else item(held, _index(node.slice, names))
+    if stores:
+        return MISSING
+    return item(held, _index(node.slice, names))
 
 
 def _sum(node: ast.BinOp, names: Mapping[str, Held]) -> Held:
@@ -204,7 +215,9 @@ def _sum(node: ast.BinOp, names: Mapping[str, Held]) -> Held:
     if work is None or not (type(one) is type(other) is int) or not abs(one) < 2**40 > abs(other):
         return MISSING
     divides = isinstance(node.op, ast.FloorDiv | ast.Mod)
-    return MISSING if divides and other == 0 else work(one, other)
+    if divides and other == 0:
+        return MISSING
+    return work(one, other)
 
 
 def _index(node: ast.AST, names: Mapping[str, Held]) -> Held:
@@ -265,23 +278,31 @@ class FailingCode:
         return named and tensor_shape(self.value(node.value)) is not None  # type: ignore[union-attr]
 
 
-def failing_code(error: BaseException) -> FailingCode | None:
-    """Where an error was raised in the user's own code; None if no frame of the traceback is the user's."""
-    own: list[TracebackType] = []
+def raised_through(error: BaseException) -> Iterator[TracebackType]:
+    """The links of an error's traceback, the outermost first."""
     at = error.__traceback__
     while at is not None:
-        own += [] if is_library(at.tb_frame.f_code.co_filename) else [at]
+        yield at
         at = at.tb_next
+
+
+def position_of(at: TracebackType) -> tuple[int | None, ...]:
+    """First line, last line, first and last column of what raised in a frame; None for what is not known."""
+    # An instruction takes two bytes, so the byte offset halved is its number.
+    return next(islice(at.tb_frame.f_code.co_positions(), at.tb_lasti // 2, None), (None,) * 4)
+
+
+def failing_code(error: BaseException) -> FailingCode | None:
+    """Where an error was raised in the user's own code; None if no frame of the traceback is the user's."""
+    own = [at for at in raised_through(error) if not is_library(at.tb_frame.f_code.co_filename)]
     # What a string or `%time` runs has no source: the line that called it says more.
     own = [tb for tb in own if linecache.getlines(tb.tb_frame.f_code.co_filename)] or own
     if not own:
         return None
     code = own[-1].tb_frame.f_code
     number = own[-1].tb_lineno
-    # An instruction takes two bytes, so the byte offset halved is its number.
-    where = next(islice(code.co_positions(), own[-1].tb_lasti // 2, None), (None,) * 4)
     source = "".join(linecache.getlines(code.co_filename))
-    node = _at(source, where)
+    node = _at(source, position_of(own[-1]))
     text = "" if node is None else " ".join((ast.get_source_segment(source, node) or "").split())
     line = next(islice(source.splitlines(), number - 1, None), "").strip()
     return FailingCode(tuple(tb.tb_frame for tb in own), number, node, text or line)

@@ -34,7 +34,9 @@ _LABEL = re.compile(r" +(?:\w{2,4} +)?")
 def cut(n: int, most: int = SHOWN) -> list[int]:
     """Indexes of the rows to list or draw: all n, or the first ones and the last, `most` in total."""
     # The last row is always shown: there the pads, the remainder and the head are.
-    return list(range(n)) if n <= most else [*range(most - 1), n - 1]
+    if n <= most:
+        return list(range(n))
+    return [*range(most - 1), n - 1]
 
 
 def span(units: range) -> str:
@@ -51,7 +53,9 @@ def plural(n: float, word: str) -> str:
     if n == 1:
         return f"{n:,} {word}"
     # "batches"; no other noun here needs more than an s.
-    return f"{n:,} {word}es" if word.endswith("ch") else f"{n:,} {word}s"
+    if word.endswith("ch"):
+        return f"{n:,} {word}es"
+    return f"{n:,} {word}s"
 
 
 def noun(n: float, word: str) -> str:
@@ -78,13 +82,17 @@ def unit_of(most: int, sizes: Mapping[str, int] = _BINARY) -> tuple[str, int]:
 def human(n: int) -> str:
     """Bytes in decimal units, as networks count them: "498 GB"."""
     name, size = unit_of(n, _DECIMAL)
-    return f"{n / size:.3g} {name}" if size > 1 else f"{n} B"
+    if size > 1:
+        return f"{n / size:.3g} {name}"
+    return f"{n} B"
 
 
 def readable_bytes(n: int) -> str:
     """Bytes in binary units, as memory counts them: "150.36 GiB", "4.12 KiB"."""
     name, size = unit_of(n)
-    return f"{n / size:,.2f} {name}" if size > 1 else f"{n} B"
+    if size > 1:
+        return f"{n / size:,.2f} {name}"
+    return f"{n} B"
 
 
 def fold(text: str, width: int | None) -> str:

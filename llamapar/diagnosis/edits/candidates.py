@@ -200,7 +200,9 @@ class Candidates:
             return 1.5, False
         local = bool(name) and is_local(name, self.program, degree.axis)
         if own is not None and own.search(name):
-            return (AGAINST_MEANING, False) if local else (0.0, True)
+            if local:
+                return AGAINST_MEANING, False
+            return 0.0, True
         other = any(unit.search(name) for unit in _UNITS.values())
         return (1.0 if other else 0.5) + (AGAINST_MEANING if local else 0.0), False
 
@@ -288,7 +290,8 @@ class Candidates:
             self._slip(nodes, text, text + added, number / 4)
         # Beside a part that lacks its last token, the other part lacks its first.
         shifts = ["[:, 1:]", "[:, :-1]"] if len(shape) > 1 else []
-        shifts += ["[1:]", "[:-1]"] if shape else []
+        if shape:
+            shifts += ["[1:]", "[:-1]"]
         for shift in shifts:
             partner = shift.replace("1:", ":-1") if "-1" not in shift else shift.replace(":-1", "1:")
             beside = partner in self.text and text + partner not in self.text

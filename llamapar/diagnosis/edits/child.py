@@ -127,7 +127,9 @@ def run_apart(work: Callable[[], Held], seconds: float) -> Held:
     os.kill(child, signal.SIGKILL)  # Until it is waited for, the number is its own.
     os.waitpid(child, 0)
     complete = len(answer) > 8 and len(answer) == 8 + int.from_bytes(answer[:8], "little")
-    return pickle.loads(answer[8:]) if complete else None
+    if complete:
+        return pickle.loads(answer[8:])
+    return None
 
 
 def _in_child(work: Callable[[], Held], writes: int) -> None:

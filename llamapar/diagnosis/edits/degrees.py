@@ -6,14 +6,17 @@ An object's attributes are read where it stores them, so nothing of the user's i
 from __future__ import annotations
 
 import ast
-import math
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
+from llamapar.diagnosis.known import Known
 from llamapar.diagnosis.live_facts import mesh_axes
+from llamapar.diagnosis.meetings import DifferingSizes
+from llamapar.diagnosis.observations import Matmul, Pair, ViewCall, shape_observations
+from llamapar.diagnosis.reading import Reading
 from llamapar.records.frames import MISSING, Held, attribute, classes, is_a, stored, torch_class
 
 _SPELLINGS = {
@@ -61,7 +64,9 @@ def holds_degrees(value: Held) -> list[str]:
 def degree_in(value: Held, name: str) -> int | None:
     """A number of ranks that an object or a dict has under a name; None if it is no integer."""
     n = value[name] if type(value) is dict else attribute(value, name)
-    return n if type(n) is int else None
+    if type(n) is int:
+        return n
+    return None
 
 
 def _in_names(names: Mapping[str, Held]) -> Iterator[Degree]:
@@ -98,9 +103,9 @@ def degrees_in_reach(
     if (n := group_size()) > 1:
         found.setdefault(("tp", n), Degree("dist.get_world_size()", n, "tp"))
     if not found:
-        low, high = clashing(message)
-        if low and high % low == 0 and 1 < high // low <= _LARGEST_RATIO:
-            found[RATIO, high // low] = Degree(str(high // low), high // low, RATIO)
+        ratio = clashing_ratio(message)
+        if 1 < ratio <= _LARGEST_RATIO:
+            found[RATIO, ratio] = Degree(str(ratio), ratio, RATIO)
     return list(found.values()), bool(mine)
 
 
@@ -108,22 +113,18 @@ def group_size() -> int:
     """The ranks of the process group; 1 without one."""
     dist: Held = sys.modules.get("torch.distributed")
     grouped = dist is not None and dist.is_available() and dist.is_initialized()
-    return dist.get_world_size() if grouped else 1
+    if grouped:
+        return dist.get_world_size()
+    return 1
 
 
-_VIEW = re.compile(r"shape '\[([-\d, ]+)\]' is invalid for input of size (\d+)")
-_PRODUCT = re.compile(r"\(\d+x(\d+) and (\d+)x\d+\)|a \((\d+)\).*b \((\d+)\)")
-
-
-def clashing(message: str) -> tuple[int, int]:
-    """The two sizes of a message that should be equal, the smaller first; (0, 0) if it names none."""
-    if view := _VIEW.search(message):
-        sizes = [abs(math.prod(map(int, view[1].split(",")))), int(view[2])]
-    elif product := _PRODUCT.search(message):
-        sizes = [int(group) for group in product.groups() if group]
-    else:
-        sizes = [0, 0]
-    return min(sizes), max(sizes)
+def clashing_ratio(message: str) -> int:
+    """How often one of two sizes that should be equal contains the other; 0 if the message has none such."""
+    reading = Reading.of(message)
+    for seen in shape_observations(reading):
+        if isinstance(seen, ViewCall | Matmul | Pair):
+            return DifferingSizes.of(seen, reading, Known()).ratio
+    return 0
 
 
 def own_rank(axis: str, names: Mapping[str, Held]) -> tuple[str, int]:

@@ -16,11 +16,10 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import islice
 from types import CodeType, FrameType, FunctionType
 
 from llamapar.describe.options import Values
-from llamapar.records.frames import Held, is_library
+from llamapar.records.frames import Held, is_library, position_of, raised_through
 
 Span = tuple[int, int, int, int]
 """Where an expression begins and ends: line, column, line, column."""
@@ -66,13 +65,11 @@ class Program:
 
     def read_files(self, error: BaseException) -> None:
         """Add the user's own modules among the frames of an error."""
-        trace = error.__traceback__
-        while trace is not None:
-            file = trace.tb_frame.f_code.co_filename
+        for at in raised_through(error):
+            file = at.tb_frame.f_code.co_filename
             source = "".join(linecache.getlines(file))
             if source and file not in self.cells and not is_library(file):
                 self.files[file] = source
-            trace = trace.tb_next
 
     @cached_property
     def assigned(self) -> list[tuple[str, ast.expr]]:
@@ -92,16 +89,12 @@ class Program:
     def frames(self, error: BaseException) -> list[tuple[FrameType, Span]]:
         """The frames of the user's own code with the place of the failing instruction, innermost first."""
         own: list[tuple[FrameType, Span]] = []
-        trace = error.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            if code.co_filename in self.cells or code.co_filename in self.files:
-                # An instruction takes two bytes, so the byte offset halved is its number.
-                place = next(islice(code.co_positions(), trace.tb_lasti // 2, None), (None,) * 4)
-                line = trace.tb_lineno
-                first, end, begin, stop = place
-                own.insert(0, (trace.tb_frame, (first or line, begin or 0, end or line, stop or 0)))
-            trace = trace.tb_next
+        for at in raised_through(error):
+            file = at.tb_frame.f_code.co_filename
+            if file in self.cells or file in self.files:
+                line = at.tb_lineno
+                first, end, begin, stop = position_of(at)
+                own.insert(0, (at.tb_frame, (first or line, begin or 0, end or line, stop or 0)))
         return own
 
     def start(self, error: BaseException) -> int:
@@ -131,18 +124,15 @@ class Program:
         chosen: set[Step] = set()
         again = set(changed)
         for file in (*self.files, *self.cells):
+            lines = [span[0] for span in edited.get(file, ())]
             for number, statement in enumerate(self.tree(file).body):
                 names = Names.of(statement)
                 if file in self.cells:
                     known.append(((file, number), statement, names))
-                body = getattr(statement, "body", None)
-                # Functions get their new code in place, but an object of a class has to be made anew.
-                made = [each for each in body or () if getattr(each, "name", "") == "__init__"]
-                for part in [statement] if body is None else made:
-                    if any(part.lineno <= n <= (part.end_lineno or 0) for n, *_ in edited.get(file, ())):
-                        again |= names.bound
-                        if body is None:
-                            chosen.add((file, number))
+                if _has_line(_made_anew(statement), lines):
+                    again |= names.bound
+                    if not hasattr(statement, "body"):
+                        chosen.add((file, number))
         needed: set[str] = set()
         size = -1
         # What reads a changed name runs again, and so does all that makes or changes what these make.
@@ -157,6 +147,20 @@ class Program:
                     stale |= names.bound | names.changed
                     needed |= names.changed | (names.bound & names.read)
         return [step for step, _, _ in known if step in chosen]
+
+
+def _made_anew(statement: ast.stmt) -> list[ast.stmt]:
+    """What of a statement an edit makes run again: a function gets its new code in place, but an object of a
+    class has to be made anew.
+    """
+    if not hasattr(statement, "body"):
+        return [statement]
+    return [each for each in statement.body if getattr(each, "name", "") == "__init__"]
+
+
+def _has_line(statements: Sequence[ast.stmt], lines: Sequence[int]) -> bool:
+    """Whether one of the lines stands in one of the statements."""
+    return any(each.lineno <= line <= (each.end_lineno or 0) for each in statements for line in lines)
 
 
 def names_in(*nodes: ast.AST) -> set[str]:

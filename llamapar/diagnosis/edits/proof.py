@@ -150,7 +150,9 @@ class ProofRuns:
         program = self.program
 
         def put(name: str, value: Held) -> Held:
-            return n if _is_degree(name, value, self.degree) else value
+            if _is_degree(name, value, self.degree):
+                return n
+            return value
 
         degree = self.degree._replace(n=n)
         names = program.names
@@ -264,7 +266,9 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
     if not one.numel():
         return 0.0
     difference = float((one.to(torch.complex128) - other.to(torch.complex128)).abs().amax())
-    return float("inf") if difference != difference else difference
+    if difference != difference:
+        return float("inf")
+    return difference
 
 
 def compare_ranks(whole: list[torch.Tensor], ranks: list[list[torch.Tensor]], n: int) -> Compared:

@@ -8,7 +8,6 @@ no cut is proved, one process fails alike, and every tensor of the line is whole
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -33,7 +32,6 @@ from .failure import Facts
 from .program import Program, around, names_in
 from .proof import BIASED, DIFFERS, FURTHER, PROVED, RUNS
 
-_INDEX = re.compile(r"(?:Target|index) (\d+) is out of bounds")
 _NO_EFFECT = "each in a copy of this process, without an effect outside"
 
 
@@ -203,29 +201,12 @@ class _Words:
                 return f"{plain}, and no likely edit of this line runs"
             return plain
         if not wrong:
-            return self._index()
+            return self.found.what
         runs = " and ".join(edit.new for edit in wrong[0].edits)
         return (
             f"no edit of this line is right: with {runs} it runs, but {wrong[0].why}. Either its input was "
             "cut across its parts (then cut each part by itself), or it needs the other ranks' parts"
         )
-
-    def _index(self) -> str:
-        """An index of the whole beside this rank's part; "" if the message has none."""
-        message = _INDEX.search(self.facts.message)
-        if message is None or self.found.live is None:
-            return ""
-        index = int(message[1])
-        named = {name: n for name, n in self.program.names.items() if type(n) is int and name[0] != "_"}
-        for degree in self.facts.degrees:
-            for name, whole in named.items():
-                part = whole // degree.n
-                if whole % degree.n == 0 and part <= index < whole and part in self.found.live.sizes:
-                    return (
-                        f"{index} counts all of {name} = {whole}, and this rank has {part} of them "
-                        f"({degree.text} = {degree.n}): take the rank's first one off, or gather"
-                    )
-        return ""
 
     def _proof(self, answer: Repair, undecided: bool) -> str:
         """A line that begins with "proved" or "runs"."""
