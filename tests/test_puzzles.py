@@ -386,6 +386,12 @@ def unpadded(own: Any, counts: tuple[int, ...]) -> Any:
     return gathered(own[: counts[dist.get_rank()]])
 
 
+def loss_of_gathered(logits: Any, targets: Any, first: int) -> Any:
+    whole = [torch.empty_like(logits) for _ in range(4)]
+    dist.all_gather(whole, logits)
+    return torch.nn.functional.cross_entropy(torch.cat(whole, 1), targets, reduction="none")
+
+
 UNEVEN = "rank 0 raised LlamaparError: one collective is given different tensors"
 
 
@@ -394,6 +400,7 @@ UNEVEN = "rank 0 raised LlamaparError: one collective is given different tensors
     [
         ("vocabulary-parallel loss", naive, "loss of rank 0 has numbers that are not finite", "not finite"),
         ("un-pad after a gather", unpadded, UNEVEN, "uneven shapes"),
+        ("vocabulary-parallel loss", loss_of_gathered, UNEVEN, "uneven shapes"),
     ],
 )
 def test_what_goes_wrong_before_numbers_are_compared_has_a_hint_of_its_own(
@@ -468,3 +475,55 @@ def test_ranks_that_wait_for_one_another_are_given_up(
     assert time.monotonic() - start < 20
     assert first.startswith("wrong: it does not end. recv over tp, [3, 2] float64: rank 0 arrived; rank 1")
     assert rest[-1].startswith("hint: ")
+
+
+def computing(x: Any) -> Any:
+    while True:
+        x = x + 1
+
+
+def computing_on_rank_2(x: Any) -> Any:
+    while dist.get_rank() == 2:
+        x = x + 1
+    return x
+
+
+def talking(x: Any) -> Any:
+    while True:
+        dist.all_reduce(x)
+
+
+PROGRESS = "progress is to enter or leave a collective"
+
+
+@pytest.mark.parametrize(
+    ("function", "longest", "what"),
+    [
+        (computing, 60, rf"it does not end\. ranks 0, 1, 2, 3: computing; {PROGRESS}, or to end"),
+        (
+            computing_on_rank_2,
+            2,
+            "rank 2 raised TimeoutError: after 2 seconds it has not returned$",
+        ),
+        (talking, 2, r"rank \d raised TimeoutError: after 2 seconds it has not returned$"),
+    ],
+)
+def test_a_try_that_loops_forever_is_given_up_and_the_next_one_is_judged(
+    function: Written,
+    longest: int,
+    what: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(puzzles, "WAIT", 1.0)
+    monkeypatch.setattr(puzzles, "LONGEST", longest)
+    start = time.monotonic()
+    name = "all-reduce from sends"
+    wrong, *rest = told(capsys, name, function)
+    assert time.monotonic() - start < 50, "less than LONGEST, where ranks are silent"
+    assert re.match(f"wrong: {what}", wrong), wrong
+    assert rest[-1] == f"hint: {PUZZLES[name].hints[0]}"
+    monkeypatch.undo()
+    assert told(capsys, name, SOLVED[f"{name}: right"]) == [
+        "right: all 4 ranks have what one process computes"
+    ]

@@ -33,14 +33,27 @@ from .puzzle_forms import NOT_FINITE, UNEVEN, WORLD, Made, Puzzle, with_gradient
 WAIT = 10.0
 """Seconds without a sign of life after which ranks are given up."""
 
+LONGEST = 30
+"""Seconds after which a rank is stopped that still moves on, and so is never given up for its silence."""
+
 _ON_RANK = """
+import signal
+
+def stop(number, frame):
+    raise TimeoutError(f"after {longest} seconds it has not returned")
+
+signal.signal(signal.SIGALRM, stop)
+signal.alarm(longest)
 own = [t.clone() if isinstance(t, torch.Tensor) else t for t in given[rank]]
 for t in own:
     if backward and isinstance(t, torch.Tensor) and t.is_floating_point():
         t.requires_grad_()
-made = function(*own)
-if backward and isinstance(made, torch.Tensor) and made.requires_grad:
-    made = with_gradients(made, own)
+try:
+    made = function(*own)
+    if backward and isinstance(made, torch.Tensor) and made.requires_grad:
+        made = with_gradients(made, own)
+finally:
+    signal.alarm(0)
 tuple(made) if isinstance(made, (tuple, list)) else (made,)
 """
 """The cell that each rank runs."""
@@ -89,8 +102,13 @@ def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str 
     """
     given = chosen.given()
     layout = lp.Layout.of({chosen.axis: WORLD})
-    names = {"function": function, "given": given, "backward": chosen.backward}
-    names["with_gradients"] = with_gradients
+    names = {
+        "function": function,
+        "given": given,
+        "backward": chosen.backward,
+        "longest": LONGEST,
+        "with_gradients": with_gradients,
+    }
     try:
         result = cell_on_ranks(_ON_RANK, layout, names, "cpu", WAIT)
     except lp.RankFailure as failure:
@@ -103,7 +121,7 @@ def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str 
         return _raised(chosen, result, rank, error)
     sent = {event.kind for trace in result.traces.values() for event in trace.events}
     if other := sorted(sent.difference(chosen.calls)):
-        allowed = " and ".join(chosen.calls) or "no message at all"
+        allowed = " and ".join(chosen.calls)
         return f"this puzzle is to be solved with {allowed}, not with {other[0]}", None, None
     expected = chosen.truth(given)
     own = [result.out[rank] for rank in range(WORLD)]
@@ -126,9 +144,9 @@ def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str 
 def _raised(
     chosen: Puzzle, result: Result, rank: int, error: BaseException
 ) -> tuple[str, str | None, Explanation | None]:
-    """What ranks raised, the first of them: an error of the library says itself what is wrong."""
+    """What ranks raised, the first of them: an error of the library, or of the clock, says what is wrong."""
     wrong = f"rank {rank} raised {type(error).__name__}: {error}"
-    if isinstance(error, PeerError):
+    if isinstance(error, PeerError | TimeoutError):
         return wrong, "", None
     if isinstance(error, lp.LlamaparError):
         return wrong, chosen.when.get(UNEVEN), None

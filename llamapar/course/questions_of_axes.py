@@ -18,7 +18,6 @@ _SWAPPED = _PAPER.replace(order="cp-tp-pp-dp")
 _NODE = 8
 """GPUs of a node."""
 
-_LONG = 131072
 _FAILED = 12345
 
 
@@ -102,7 +101,7 @@ def _same_place() -> Item:
 
 
 def _last_of_cp() -> Item:
-    record = lp.sequence(_PAPER, _LONG, chunking="contiguous")
+    record = lp.sequence(_PAPER, 131072, chunking="contiguous")
     view = lp.view(record)
     return Item(
         "In order: how many times the average work has the last rank?",

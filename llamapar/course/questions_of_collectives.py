@@ -15,11 +15,10 @@ from .boxes import Item, choices_of
 from .collective_costs import collective
 
 _RANKS = 4
-_MIB = 2**20
 
 
 def _mib(kind: str, ranks: int, of: int = 64) -> float:
-    return collective(kind, ranks, of).sent_bytes / _MIB
+    return collective(kind, ranks, of).sent_bytes / 2**20  # MiB
 
 
 def _sum_of_four() -> Item:

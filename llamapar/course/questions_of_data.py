@@ -15,7 +15,6 @@ from .boxes import Item
 _EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu", "seq_len": 32}
 _COPIES = lp.Layout(dp=4, zero=0)
 _WQ = "layers.0.attention.wq.weight"
-_GB = 1e9
 
 
 def _collectives() -> Item:

@@ -17,8 +17,6 @@ from .boxes import Item
 _FACTORS = (128256, 16384, 4)
 """Of the embedding of 405B in float32: rows, columns, bytes."""
 
-_WRAP = 2**32
-
 
 @cache
 def _incident() -> Loading:
@@ -57,7 +55,7 @@ def _left() -> Item:
         ),
         slips=(
             (whole, "That is the product, and it is above 4,294,967,296."),
-            (_WRAP - 1, "It does not stop at the largest number; it wraps."),
+            (2**32 - 1, "It does not stop at the largest number; it wraps."),
             (wrapped_count(whole, "int32"), "That is what a signed number holds."),
         ),
         why="8,405,385,216 − 2³².",
