@@ -34,6 +34,7 @@ import pytest
 from nbformat import NotebookNode
 
 import llamapar as lp
+import plain_torch
 from llamapar import course
 from llamapar.course.blocks import block
 from llamapar.course.exercises import PREDICTIONS
@@ -364,10 +365,37 @@ def test_a_term_has_its_first_sentence_as_hover_text_once_in_the_course_where_it
 
 
 def test_a_lesson_that_runs_ranks_runs_them_on_gpus_where_there_are_some() -> None:
-    """One cell, on processes, whose last line says which device was used."""
-    for path in (path for path in PATHS if "02" <= path.stem[:2] <= "09" and path.stem[:2] != "08"):
-        [cell] = [cell for cell in code_cells(read(path)) if 'device="auto"' in cell.source]
+    """One cell, on processes, which says which device was used."""
+    lessons = ("01", "02", "03", "04", "05", "06", "07", "09", "10")
+    for path in (path for path in PATHS if path.stem[:2] in lessons):
+        [cell] = [cell for cell in code_cells(read(path)) if re.search(r'device="?auto', cell.source)]
         assert tags(cell) == ["nbval-ignore-output"]
-        assert re.search(
-            r"\(\d ranks, processes, cpu\): equal to the reference\ndevice cpu over gloo: ", printed(cell)
-        )
+        if cell.source.startswith("%%ranks"):
+            last = ast.unparse(ast.parse(cell.source.partition("\n")[2]).body[-1])
+            assert re.search(r"kind|\.type", last), "which device it was"
+            assert re.search(r"^out  .*'cpu'", printed(cell), re.MULTILINE)
+        else:
+            was = r"\(\d ranks, processes, cpu\): equal to the reference\ndevice cpu over gloo: "
+            assert re.search(was, printed(cell))
+
+
+def test_a_quarter_of_the_code_cells_are_plain_torch() -> None:
+    """They call torch and name nothing of llamapar, so that a reader can carry them to work."""
+    cells = [plain_torch.code_cells(path) for path in PATHS]
+    total = sum(map(len, cells))
+    assert total <= 340
+    assert 4 * sum(len(plain_torch.plain_torch_cells(sources)) for sources in cells) > total
+
+
+def test_what_counts_as_plain_torch() -> None:
+    ours = "import llamapar as lp\nrows = lp.model('tiny').vocab_size"
+    torch, ranks = "import torch\ntorch.ones(3)", "%%ranks tp=2\ndist.all_reduce(torch.ones(3))"
+    assert plain_torch.plain_torch_cells([ours, torch, ranks]) == [2, 3]
+    assert plain_torch.plain_torch_cells([torch, "x = 1", "torch.ones(x)"]) == [1, 3]
+    named = ["torch.ones(rows)", "both = [rows]", "torch.ones(both)", "both = rows = 3", "torch.ones(both)"]
+    assert plain_torch.plain_torch_cells([ours, torch, *named]) == [2, 7]
+    assert plain_torch.plain_torch_cells([ours, torch, "rows = 3\ntorch.ones(rows)"]) == [2, 3]
+    assert plain_torch.plain_torch_cells([ours, torch, "def f():\n    return rows", "torch.ones(f())"]) == [2]
+    assert plain_torch.plain_torch_cells([ours, "import torch.nn.functional as F", "F.pad(x)"]) == [3]
+    assert plain_torch.plain_torch_cells([torch, "%load_ext llamapar\ntorch.ones(3)"]) == [1]
+    assert plain_torch.plain_torch_cells([torch, "def stub(x): ...", "dist.all_reduce(x)"]) == [1]
