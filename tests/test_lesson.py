@@ -437,6 +437,19 @@ def test_the_notebooks_know_what_they_need() -> None:
             assert order.index(other) < order.index(name), f"{name} needs {other}"
 
 
+def test_the_course_and_the_first_notebook_list_every_notebook_with_its_minutes(tmp_path: Path) -> None:
+    tool = runpy.run_path(str(PROJECT / "tools" / "idea_map.py"), run_name="idea_map")
+    page = (PROJECT / "docs" / "course.md").read_text(encoding="utf-8")
+    assert page == tool["course_page"](), "python tools/idea_map.py writes it anew"
+    assert PATHS[0].read_text(encoding="utf-8") == tool["first_notebook"](), "python tools/idea_map.py"
+    new = tmp_path / "14_new.ipynb"
+    puzzle = {"cell_type": "code", "source": ['puzzle("x", f)'], "outputs": []}
+    new.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "# Why?\n\nText"}, puzzle]}))
+    table = "".join(re.findall(r"^\| \[.*\n", page, re.MULTILINE))
+    more = tool["listed"](table, "../notebooks/", [*PATHS, new], minutes=True)
+    assert more == f"{table}| [14_new](../notebooks/14_new.ipynb) | Why? | `1` | `11` |\n"
+
+
 def test_the_map_is_what_the_rows_say() -> None:
     tool = runpy.run_path(str(PROJECT / "tools" / "idea_map.py"), run_name="idea_map")
     page = (PROJECT / "docs" / "map.md").read_text(encoding="utf-8")

@@ -38,7 +38,6 @@ import plain_torch
 from llamapar import course
 from llamapar.course.blocks import block
 from llamapar.course.exercises import PREDICTIONS
-from llamapar.course.notebook_cells import SECONDS_TO_RUN, minutes_to_read, read_cells
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 PATHS = sorted(FOLDER.glob("*.ipynb"))
@@ -168,26 +167,6 @@ def test_a_notebook_needs_its_folder_and_the_library_alone(path: Path, notebook:
         assert (path.parent / target).is_file(), target
 
 
-def test_the_course_has_its_order() -> None:
-    """The page and the first notebook list every notebook, by number."""
-    start = "".join(cell.source for cell in read(PATHS[0]).cells if cell.cell_type == "markdown")
-    for path in PATHS[1:]:
-        assert f"({path.name})" in start
-    page = (FOLDER.parent / "docs" / "course.md").read_text()
-    listed = re.findall(r"\]\(\.\./notebooks/(\w+)\.ipynb\) \|", page)
-    assert listed == [path.stem for path in PATHS]
-
-
-def test_minutes_of_the_course_are_those_estimated() -> None:
-    page = (FOLDER.parent / "docs" / "course.md").read_text()
-    for path in PATHS:
-        ((stated, all_of_it),) = re.findall(rf"/{path.name}\) \|.*\| `(\d+)` \| `(\d+)` \|", page)
-        cells = read_cells(path)
-        minutes = minutes_to_read(cells) + SECONDS_TO_RUN / 60
-        assert int(stated) == round(minutes), f"{path.stem}: {minutes:.1f}"
-        assert int(all_of_it) - int(stated) == 10 * str([cell.calls for cell in cells]).count("'puzzle'")
-
-
 def test_outputs_are_small_and_of_the_four_kinds(path: Path, notebook: NotebookNode) -> None:
     assert path.stat().st_size <= 250_000
     for cell in code_cells(notebook):
@@ -296,10 +275,10 @@ def test_the_three_cells_after_a_question_do_not_spoil_it(notebook: NotebookNode
     for place, cell in enumerate(notebook.cells):
         for question in re.findall(r'predict\(\s*"((?:[^"\\]|\\.)*)"', cell.source):
             item = PREDICTIONS[question]()
-            phrases = [*SPOILERS[question]]
+            phrases = [*SPOILERS.get(question, [])]
             if item.kind in ("number", "list") and re.search(r"\d\D*\d", item.say(item.truth)):
                 phrases.append(item.say(item.truth))
-            assert SPOILERS[question], question
+            assert phrases, f'write what would spoil "{question}" into tests/spoilers.toml'
             for after, other in enumerate(notebook.cells[place : place + 4]):
                 seen = in_sight(other, own=after == 0)
                 assert [phrase for phrase in phrases if phrase in seen] == [], (question, after)
@@ -308,7 +287,7 @@ def test_the_three_cells_after_a_question_do_not_spoil_it(notebook: NotebookNode
 def test_every_list_of_spoilers_is_of_a_question_and_what_it_folds_can_be_unfolded() -> None:
     cells = [cell for path in PATHS for cell in read(path).cells]
     asked = {q for cell in cells for q in re.findall(r'predict\(\s*"((?:[^"\\]|\\.)*)"', cell.source)}
-    assert asked == set(SPOILERS)
+    assert set(SPOILERS) <= asked
     hidden = [cell.metadata for cell in cells if {"collapsed", "jupyter"} & cell.metadata.keys()]
     for metadata in hidden:  # else JupyterLab would change the file
         assert "after-guess" in metadata.tags

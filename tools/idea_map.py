@@ -1,18 +1,28 @@
-"""docs/map.md, the course's ideas on one page, from llamapar/course/lessons.toml. For authors.
+"""Where the course lists its notebooks, from the notebooks and llamapar/course/lessons.toml. For authors.
 
-    python tools/idea_map.py            # write docs/map.md anew
+    python tools/idea_map.py            # write the three lists anew
 
-GitHub draws the Mermaid graph; the table below it says the same, and what each arrow stands for.
+docs/map.md is written whole: GitHub draws the Mermaid graph, and the table below it says the same, and what
+each arrow stands for. In docs/course.md and in the first notebook a row keeps its words, and a new notebook
+gets a row with its own question; the minutes are those that `llamapar/course/notebook_cells.py` adds up.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 from llamapar.course.lessons import LESSONS
+from llamapar.course.notebook_cells import SECONDS_TO_RUN, minutes_to_read, read_cells
 
 PROJECT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 PAGE = PROJECT / "docs" / "map.md"
+COURSE = PROJECT / "docs" / "course.md"
+TO_A_PUZZLE = 10
+"""Minutes, as docs/course.md says."""
+
 ROWS = {name: row for name, row in LESSONS.items() if "parts" not in row}
 SHAPES = {"opener": ('(["', '"])'), "lesson": ('["', '"]'), "tool": ('("', '")'), "exam": ('(["', '"])')}
 """Kind of a notebook → the brackets of its node."""
@@ -50,5 +60,45 @@ def page() -> str:
     return "\n".join([ABOVE, *graph, "", *table, ""])
 
 
+def question(notebook: Path) -> str:
+    """What the first line of a notebook asks."""
+    return read_cells(notebook)[0].source.partition("\n")[0].strip("# ")
+
+
+def listed(text: str, where: str, notebooks: list[Path], minutes: bool) -> str:
+    """`text` with its table of notebooks anew. where: the folder of the links, "" or "../notebooks/"."""
+    row = re.compile(rf"^\| \[(\w+)\]\({re.escape(where)}\w+\.ipynb\) \| (.*?) \|.*\n", re.MULTILINE)
+    words = dict(row.findall(text))
+    rows = []
+    for notebook in notebooks:
+        name = notebook.stem
+        line = f"| [{name}]({where}{name}.ipynb) | {words.get(name, question(notebook))} |"
+        if minutes:
+            cells = read_cells(notebook)
+            puzzles = sum(how == "puzzle" for cell in cells for how, _ in cell.calls)
+            once = round(minutes_to_read(cells) + SECONDS_TO_RUN / 60)
+            line += f" `{once}` | `{once + TO_A_PUZZLE * puzzles}` |"
+        rows.append(f"{line}\n")
+    first, last = [*row.finditer(text)][:: len(words) - 1]
+    return text[: first.start()] + "".join(rows) + text[last.end() :]
+
+
+def course_page() -> str:
+    """docs/course.md with its table anew."""
+    return listed(COURSE.read_text(encoding="utf-8"), "../notebooks/", NOTEBOOKS, minutes=True)
+
+
+def first_notebook() -> str:
+    """The first notebook's file with its table of the others anew."""
+    stored = json.loads(NOTEBOOKS[0].read_text(encoding="utf-8"))
+    for cell in stored["cells"]:
+        text = "".join(cell["source"])
+        if f"]({NOTEBOOKS[1].name}) |" in text:
+            cell["source"] = listed(text, "", NOTEBOOKS[1:], minutes=False).splitlines(keepends=True)
+    return json.dumps(stored, indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")
+    COURSE.write_text(course_page(), encoding="utf-8")
+    NOTEBOOKS[0].write_text(first_notebook(), encoding="utf-8")

@@ -8,53 +8,30 @@ its lesson and is computed by the library, so it cannot drift from what the note
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
 
 import llamapar as lp
+from llamapar import course
 from llamapar.errors import one_of
 
-from . import (
-    questions_of_axes,
-    questions_of_checkpoints,
-    questions_of_collectives,
-    questions_of_context,
-    questions_of_data,
-    questions_of_heads,
-    questions_of_loading,
-    questions_of_memory,
-    questions_of_messages,
-    questions_of_pipelines,
-    questions_of_start,
-    questions_of_steps,
-    questions_of_time,
-    questions_of_vocab,
-)
 from .boxes import UNSAID, Item, box, pose
 from .progress import progress
 
 __all__ = ["EXERCISES", "PREDICTIONS", "check", "predict", "progress"]
 
-_LESSONS = (
-    questions_of_start,
-    questions_of_axes,
-    questions_of_collectives,
-    questions_of_heads,
-    questions_of_vocab,
-    questions_of_data,
-    questions_of_context,
-    questions_of_pipelines,
-    questions_of_memory,
-    questions_of_steps,
-    questions_of_time,
-    questions_of_checkpoints,
-    questions_of_messages,
-    questions_of_loading,
-)
+_LESSONS = [
+    import_module(f".{found.name}", __package__)
+    for found in iter_modules(course.__path__)
+    if found.name.startswith("questions_of_")
+]
+"""The modules of questions, so that a lesson's own need not be listed. That of the exam has no tables."""
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
-    question: item for lesson in _LESSONS for question, item in lesson.PREDICTIONS.items()
+    question: item for lesson in _LESSONS for question, item in getattr(lesson, "PREDICTIONS", {}).items()
 }
 EXERCISES: dict[str, Callable[[], Item]] = {
-    name: item for lesson in _LESSONS for name, item in lesson.EXERCISES.items()
+    name: item for lesson in _LESSONS for name, item in getattr(lesson, "EXERCISES", {}).items()
 }
 """Questions and exercises that have a box, of all notebooks."""
 

@@ -126,7 +126,8 @@ class HeadMap(Judged):
     def cut_kv_heads(self) -> list[int]:
         """KV heads whose rows lie on several ranks, in order; [] where each is held whole."""
         width = self.model.head_dim
-        starts = [rank.kv_rows.start for rank in self.ranks if len(rank.kv_rows)]
+        # A rank without rows starts at the end, which cuts nothing.
+        starts = [rank.kv_rows.start for rank in self.ranks]
         return sorted({start // width for start in starts if start % width})
 
     def shared(self) -> dict[int, list[int]]:
