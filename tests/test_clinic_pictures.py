@@ -48,7 +48,7 @@ def test_an_empty_clinic_offers_three_real_messages() -> None:
             HEADS,
             "sharding",
             "a rank holds 64 columns, half a head of 128: 4 KV heads over tp=8",
-            "TP 8 cuts through each of the 4 KV heads. A rank has four query heads and 1/2 KV head.",
+            "TP 8 cuts through each of the 4 KV heads. A rank has four query heads and half a KV head.",
         ),
         (
             RANKS,

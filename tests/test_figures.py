@@ -157,14 +157,14 @@ def test_bars_of_traffic_are_as_long_as_its_bytes(name: str) -> None:
     ("name", "line"),
     [
         ("heads tiled", "  …"),
-        ("absurd vocab", "  rank 1048575: rows 134217600–134217727 (128), 128 pad rows"),
-        ("absurd vocab", "pad rows are on ranks 1002–1048575"),
+        ("absurd vocab", "  rank 1048575: rows 134,217,600–134,217,727 (128), 128 pad rows"),
+        ("absurd vocab", "pad rows are on ranks 1,002–1,048,575"),
         ("absurd vocab", "drawn are the first 127 of 1,048,576 ranks, and the last"),
         ("stages", "  stage 15 on PP rank 15: layers 119–125 and the head"),
         ("ranks", "rank 12345 of 16,384 in order tp-cp-pp-dp (fastest first): tp=1 cp=7 pp=0 dp=6"),
         ("ranks", "  PP group: 16 ranks, stride 128: 12345, 12473, 12601, … 14265"),
         ("block", "  TP rank 7 of 8: 1/8 of the heads, heads 112–127"),
-        ("block", "  CP rank 12 of 16: 1/16 of the tokens, tokens 49152–53247, 77824–81919"),
+        ("block", "  CP rank 12 of 16: 1/16 of the tokens, tokens 49,152–53,247, 77,824–81,919"),
         ("block", "  DP rank 2 of 8: 1/8 of the batch, sequences 32–47"),
         ("block virtual", "  PP rank 4 of 16: 8 of 126 layers, layers 3, 19, 35, …, 115"),
     ],
@@ -240,7 +240,7 @@ def test_copies_wrong_ones_and_cut_heads_are_drawn_as_such() -> None:
     # Each rank of a pair has a thread to the half of the other, and a band to its own.
     threads = [(one[3], one[5]) for one in lp.view(cut).spec["shapes"] if one[0] == "link"]
     assert sorted(threads) == sorted([(0, "link")] * 16 + [(1, "link far"), (-1, "link far")] * 8)
-    assert words[1].startswith("TP rank 1: query heads 8–15, wq rows 1024–2047; KV head 1, needs KV head 0")
+    assert words[1].startswith("TP rank 1: query heads 8–15, wq rows 1,024–2,047; KV head 1, needs KV head 0")
 
 
 @pytest.mark.parametrize("name", [name for name in REALISTIC if name.startswith("vocab")])

@@ -64,13 +64,13 @@ def drawable(told: Any) -> bool:
             "embed_tokens.weight is [16064, 8192]",
             {"model": "llama3.1-70b", "layout": {"tp": 8}},
             "vocab",
-            ["rank 7: rows 112448–128511 (16064), 256 pad rows"],
+            ["rank 7: rows 112,448–128,511 (16,064), 256 pad rows"],
         ),
         (
             "expected (75968, 1024), got (151936, 1024)",
             {},
             "vocab",
-            ["rank 1: rows 75968–151935 (75968)"],
+            ["rank 1: rows 75,968–151,935 (75,968)"],
         ),
         (
             "seq_len 2999 must be divisible by cp 4",
@@ -82,7 +82,7 @@ def drawable(told: Any) -> bool:
             "the number of layers (126) must be divisible by pipeline_parallel_size (16)",
             {"model": "llama3.1-405b", "pp": 16, "framework": "torchtitan"},
             "stages",
-            ["7, 14 × 8, 7", "stage 0 on PP rank 0: layers 0–6 and the embedding"],
+            ["7, 8 (14 stages), 7", "stage 0 on PP rank 0: layers 0–6 and the embedding"],
         ),
     ],
 )

@@ -7,10 +7,10 @@ say.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import lru_cache
 
 from llamapar.errors import Choice, Fields, LayoutError, flag, one_of, shown, whole
+from llamapar.records.tables import share
 
 from .configfile import Values
 from .cp_methods import WHOLE_HEADS, CpMethod, method_named
@@ -253,8 +253,8 @@ class Job(Fields, word="job field"):
             "kv_traded": "; here KV heads are copied first" if self.kv_replication else "",
             "q_heads_each": m.n_heads // lay.tp,
             "kv_heads_each": max(1, m.n_kv_heads // lay.tp),
-            "heads_share": _share(m.n_heads, lay.tp, "query head"),
-            "kv_share": _share(m.n_kv_heads, lay.tp, "KV head"),
+            "heads_share": share(m.n_heads, lay.tp, "query head"),
+            "kv_share": share(m.n_kv_heads, lay.tp, "KV head"),
             "node_span": self.node_span,
             "idle": abs((self.gpus or lay.world) - lay.world),
             "ffn_each": f"{m.ffn_dim / lay.tp:.2f}",
@@ -287,13 +287,3 @@ _FACTS = [name for name in Job.__dataclass_fields__ if name not in ("model", "la
 def _decimal(value: float) -> str:
     """A short decimal that keeps every digit of the whole part."""
     return f"{value:g}" if value < 1e5 else f"{value:.10g}"
-
-
-def _share(units: int, ranks: int, unit: str) -> str:
-    """`units` over `ranks` in words: "half a KV head", "1.33 KV heads"."""
-    each = Fraction(units, ranks)
-    if each == Fraction(1, 2):
-        return f"half a {unit}"
-    if each < 1:
-        return f"{each} of a {unit}"
-    return f"{float(each):.2f} {unit}s"

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from llamapar.place.head_map import HeadMap, RankHeads
-from llamapar.records.tables import plural, units
+from llamapar.records.tables import plural, share, units
 
 from . import draw, style
 from .draw import Rows
 from .scenes import TORN, Drawing, Ends, Scene, middle, within
-from .wording import number_in_words, share
+from .wording import number_in_words
 
 QUERY, KEY_VALUE, HEIGHT = (32, 88), (150, 200), 209
 """Where the lanes stand, in pixels from the top, and the whole."""
@@ -159,7 +159,7 @@ def _queries(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing, held
 
 
 def gives(record: HeadMap) -> str:
-    """A rank's part, in a few words: "2 KV heads", "1/2 KV head", "a copy, 1 of 2"."""
+    """A rank's part, in a few words: "2 KV heads", "half a KV head", "a copy, 1 of 2"."""
     ranks = [record.rank(r) for r in Rows(record.tp).drawn]  # the first has most rows, and the last fewest
     if record.model.n_heads % record.tp:
         return _part_of_heads([rank.q_rows for rank in ranks], "wq", record, "query head")
@@ -169,7 +169,7 @@ def gives(record: HeadMap) -> str:
 
 
 def _part_of_heads(rows: Sequence[range], weight: str, record: HeadMap, word: str) -> str:
-    """A rank's part: "2 KV heads", "1/2 KV head", or "169 to 171 rows of wk (128 a head)" if parts differ."""
+    """A rank's part: "2 KV heads", "half a KV head"; or "169 to 171 rows of wk (128 a head)" if unequal."""
     width = record.model.head_dim
     least = min(map(len, rows))
     most = max(map(len, rows))

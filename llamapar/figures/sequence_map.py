@@ -45,7 +45,7 @@ def picture(record: SequenceMap) -> tuple[Scene, str]:
     for i, rank in enumerate(ranks):
         look = f"cp{rank.rank % 2}"
         n = len(ranks)
-        inside = within(drawing.card(i, (CARD, HEIGHT - 1), NUMBER), 0.06, 0.94)
+        inside = drawing.column(i, CARD, NUMBER)
         for queries, keys in rank.meets:
             for x, left, right, base in _trapezoids(queries, keys, record.seq_len):
                 pieces += 1
@@ -56,8 +56,7 @@ def picture(record: SequenceMap) -> tuple[Scene, str]:
             part = chunk.start / record.seq_len, chunk.stop / record.seq_len
             x = at, at + (inside[1] - inside[0]) * len(chunk) / most_tokens
             at = x[1]
-            drawing.link(part, part, PAIRS[1] + 3, x, CHUNKS[0] - 3)
-            drawing.box("chunks", part, x, CHUNKS, look)
+            drawing.held("chunks", part, PAIRS, x, CHUNKS, look)
             drawing.label(x, middle(CHUNKS) + 4, f"{chunk.start:,}", look)
         ratio = _ratio(record, rank)
         x = within(inside, 0, ratio / most_work)
@@ -120,7 +119,7 @@ def _summary(record: SequenceMap, ranks: Sequence[RankSequence]) -> str:
     whose = "busiest rank" if record.cp <= JUDGED else f"busiest of {len(ranks)} ranks"
     sp = f"sequence parallelism shares a CP rank's tokens among {record.sp} TP ranks" if record.sp > 1 else ""
     return draw.lines(
-        f"sequence of {record.seq_len} over cp={record.cp}, {record.chunking}: "
+        f"sequence of {record.seq_len:,} over cp={record.cp}, {record.chunking}: "
         f"{record.pairs:,} causal (query, key) pairs",
         _documents_and_step(record),
         f"{whose} {_busiest(record):.3f} × the mean work",

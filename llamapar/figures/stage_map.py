@@ -7,7 +7,7 @@ from llamapar.records.tables import plural, units
 
 from . import draw, style
 from .draw import Rows
-from .scenes import Drawing, Scene, middle, within
+from .scenes import Drawing, Scene, middle
 from .wording import sentence
 
 WHOLE, LAYERS, ENDS, HEIGHT = (8, 36), (112, 172), (180, 200), 209
@@ -38,7 +38,7 @@ def picture(record: StageMap) -> tuple[Scene, str]:
     most = max(sum(len(stage.layers) for stage in stages) for stages in of_rank.values()) or 1
     drawn = 0
     for i, (r, stages) in enumerate(of_rank.items()):
-        inside = within(drawing.card(i, (CARD, HEIGHT - 1), NUMBER), 0.06, 0.94)
+        inside = drawing.column(i, CARD, NUMBER)
         at = inside[0]
         look = f"pp{r % 2}"
         count = len(drawing.drawn)
@@ -85,12 +85,7 @@ def layers_in_words(record: StageMap) -> str:
     empty = record.counts.count(0)
     if empty:
         return f"{said} leave {plural(empty, 'stage')} without a layer."
-    return f"{said}: {_runs(record)}."
-
-
-def _runs(record: StageMap) -> str:
-    each = [f"{n} × {count}" if n > 1 else str(count) for n, count in record.runs]
-    return ", ".join(each if len(each) <= 9 else [*each[:8], "…", each[-1]])
+    return f"{said}: {record.counts_in_words}."
 
 
 def _words(record: StageMap, r: int) -> str:
@@ -119,5 +114,5 @@ def _summary(record: StageMap) -> str:
     if not record.counts:
         return draw.lines(f"{head}: no such split", record.reason)
     return draw.lines(
-        f"{head}: {_runs(record)}", rows.listing(lambda s: _line(record.stages[s])), rows.left_out
+        f"{head}: {record.counts_in_words}", rows.listing(lambda s: _line(record.stages[s])), rows.left_out
     )

@@ -7,7 +7,7 @@ from llamapar.records.tables import plural, units
 
 from . import draw, style
 from .draw import Rows
-from .scenes import Drawing, Ends, Scene, middle, within
+from .scenes import Drawing, Ends, Scene, middle
 
 WHOLE, ROWS, HEIGHT = (8, 36), (112, 200), 209
 """Where the lanes stand, in pixels from the top, and the whole."""
@@ -25,8 +25,7 @@ def picture(record: VocabMap) -> tuple[Scene, str]:
     ranks = [record.rank(r) for r in drawing.drawn]
     most = max(len(rank.rows) for rank in ranks)
     for i, rank in enumerate(ranks):
-        inside = within(drawing.card(i, (CARD, HEIGHT - 1), NUMBER), 0.06, 0.94)
-        _rows(record, rank, most, inside, drawing)
+        _rows(record, rank, most, drawing.column(i, CARD, NUMBER), drawing)
     lanes: list[list[object]] = [
         [middle(WHOLE), "whole", f"{record.padded:,}"],
         [NUMBER, "TP rank", ""],
@@ -54,8 +53,7 @@ def _rows(record: VocabMap, rank: RankVocab, most: int, inside: Ends, drawing: D
             continue
         part = rows.start / record.padded, rows.stop / record.padded
         drawing.box("whole", part, part, WHOLE, look)
-        drawing.link(part, part, WHOLE[1] + 3, x, ROWS[0] - 3)
-        drawing.box("rows", part, x, ROWS, look)
+        drawing.held("rows", part, WHOLE, x, ROWS, look)
         if look != "pad":
             drawing.label(x, ROWS[0] + 20, f"{rows.start:,}", look)
             drawing.label(x, ROWS[1] - 10, f"{rows.stop - 1:,}", look)
@@ -81,7 +79,7 @@ def vocab_in_words(record: VocabMap) -> str:
 
 def _line(rank: RankVocab) -> str:
     pads = f", {plural(rank.pads, 'pad row')}" if rank.pads else ""
-    return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows)}){pads}"
+    return f"rank {rank.rank}: {units('row', rank.rows)} ({len(rank.rows):,}){pads}"
 
 
 def _summary(record: VocabMap) -> str:
@@ -92,7 +90,7 @@ def _summary(record: VocabMap) -> str:
         first, last = (record.split.owner(row) for row in (record.model.vocab_size, record.padded - 1))
         where = f"pad rows are on {units('rank', range(first, last + 1))}"
     return draw.lines(
-        f"{name}: vocabulary of {record.model.vocab_size} over tp={record.tp}, {record.padding}: "
+        f"{name}: vocabulary of {record.model.vocab_size:,} over tp={record.tp}, {record.padding}: "
         f"{plural(record.padded, 'row')}, {record.pad_rows:,} of them pads",
         rows.listing(lambda r: _line(record.rank(r))),
         where,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from llamapar.records.tables import noun, plural
 
@@ -19,15 +18,6 @@ def number_in_words(n: int, word: str) -> str:
     """ "eight KV heads", "128 query heads": small numbers as words."""
     names = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
     return f"{names[n]} {noun(n, word)}" if n < len(names) else plural(n, word)
-
-
-def share(whole: int, ways: int, word: str) -> str:
-    """ "4 KV heads", "1/2 KV head", "2 2/3 KV heads" of a rank."""
-    part = Fraction(whole, ways)
-    full, rest = divmod(part.numerator, part.denominator)
-    left = f"{rest}/{part.denominator}" if rest else ""
-    said = " ".join(filter(None, (str(full) if full or not left else "", left)))
-    return f"{said} {noun(1 if part <= 1 else 2, word)}"
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -36,6 +36,7 @@ function put(el, edits) {
 }
 
 function render({ model, el }) {
+  el.classList.add("jp-RenderedHTMLCommon"); // as the same HTML without a widget
   const row = document.createElement("p");
   const status = document.createElement("span");
   status.role = "status";

@@ -34,7 +34,7 @@ class FfnMap(Judged):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         title = f"{self.model.name} FFN over tp={self.tp}: {self.model.ffn_dim} columns"
-        rows: list[list[object]] = [[r, span(self.split[r]), len(self.split[r])] for r in cut(self.tp)]
+        rows: list[list[object]] = [[r, span(self.split[r]), f"{len(self.split[r]):,}"] for r in cut(self.tp)]
         return title, ["tp rank", "columns (w1 and w3 rows, w2 columns)", "count"], rows, self.reason
 
 

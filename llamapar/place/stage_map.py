@@ -87,13 +87,20 @@ class StageMap(Judged):
         """The counts as (stages, layers) runs: 405B at PP=16 is [(1, 7), (14, 8), (1, 7)]."""
         return [(len(list(same)), count) for count, same in itertools.groupby(self.counts)]
 
+    @property
+    def counts_in_words(self) -> str:
+        """Layers of the stages in their order: "7, 8 (14 stages), 7"; "16 each" if all have as many."""
+        if len(self.runs) == 1 < len(self.counts):
+            return f"{self.counts[0]} each"
+        each = [f"{count} ({n} stages)" if n > 1 else str(count) for n, count in self.runs]
+        return ", ".join(each if len(each) <= 9 else [*each[:8], "…", each[-1]])
+
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         v = f"·{self.virtual_stages}" if self.virtual_stages > 1 else ""
         split = self.layer_split if isinstance(self.layer_split, str) else "as given"
-        runs = ", ".join(f"{n} x {count}" if n > 1 else str(count) for n, count in self.runs)
         title = (
             f"{self.model.name} layers over pp={self.pp}{v}, {split}: "
-            f"{self.model.n_layers} layers as {runs or 'nothing'}"
+            f"{self.model.n_layers} layers as {self.counts_in_words or 'nothing'}"
         )
         rows: list[list[object]] = []
         for s in cut(len(self.stages)):

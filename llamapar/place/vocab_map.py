@@ -69,7 +69,7 @@ class VocabMap(Judged):
         """Why the shards are not equal, in one line; empty if they are."""
         if self.split.even:
             return ""
-        return f"tp={self.tp} does not divide {self.padded} rows: shards are uneven"
+        return f"tp={self.tp} does not divide {self.padded:,} rows: shards are uneven"
 
     def owner(self, token: int) -> int:
         """The TP rank that holds a token's row."""
@@ -78,10 +78,10 @@ class VocabMap(Judged):
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         title = (
             f"{self.model.name} vocabulary over tp={self.tp}, {self.padding}: "
-            f"{self.model.vocab_size} rows, padded to {self.padded}, {self.pad_rows} pad rows"
+            f"{self.model.vocab_size:,} rows, padded to {self.padded:,}, {self.pad_rows:,} pad rows"
         )
         rows: list[list[object]] = [
-            [mine.rank, span(mine.rows), len(mine.rows), span(mine.real), mine.pads]
+            [mine.rank, span(mine.rows), f"{len(mine.rows):,}", span(mine.real), mine.pads]
             for mine in map(self.rank, cut(self.tp))
         ]
         return title, ["tp rank", "rows", "count", "tokens", "pad rows"], rows, self.reason

@@ -6,6 +6,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from html import escape
 from itertools import zip_longest
 from typing import Any, ClassVar
@@ -40,12 +41,12 @@ def cut(n: int, most: int = SHOWN) -> list[int]:
 
 
 def span(units: range) -> str:
-    """A range as people read it: "0–15", "7", "none"."""
+    """A range as people read it: "0–15", "7", "16,032–32,063", "none"."""
     if not len(units):
         return "none"
     if len(units) == 1:
-        return str(units[0])
-    return f"{units[0]}–{units[-1]}"
+        return f"{units[0]:,}"
+    return f"{units[0]:,}–{units[-1]:,}"
 
 
 def plural(n: float, word: str) -> str:
@@ -61,6 +62,18 @@ def plural(n: float, word: str) -> str:
 def noun(n: float, word: str) -> str:
     """A noun as it stands after a number: "rank" of 1, "ranks" of 16,384, "micro-batches" of 8."""
     return plural(n, word).partition(" ")[2]
+
+
+def share(count: int, ranks: int, word: str) -> str:
+    """Part of a rank, when `ranks` divide things: "4 KV heads", "half a KV head", "1.33 KV heads"."""
+    each = Fraction(count, ranks)
+    if each == Fraction(1, 2):
+        return f"half a {word}"
+    if each < 1:
+        return f"{each} of a {word}"
+    if each.denominator == 1:
+        return plural(each.numerator, word)
+    return f"{float(each):,.2f} {word}s"
 
 
 def units(word: str, numbers: range) -> str:
