@@ -53,7 +53,7 @@ def test_four_answers_are_those_of_the_library() -> None:
     )
     assert travels["text"] == f"{human(sum(sent.by_axis.values()))} a step"
     assert travels["note"] == f"TP sends {sent.bytes('tp') / 1e9:.3g} GB"
-    said = listed([f"{axis.upper()} {human(n)}" for axis, n in sent.by_axis.items()])
+    said = listed([f"{human(n)} for {axis.upper()}" for axis, n in sent.by_axis.items()])
     assert travels["more"] == f"Rank 0 sends {said} in a step; PP and DP leave the node"
     assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 GPUs"
     panel.set(gpus=8192, dp=128)
@@ -77,11 +77,10 @@ def test_an_answer_that_is_no_says_the_first_reason() -> None:
 
 def test_the_ranks_tab_says_what_each_group_carries() -> None:
     panel = lp.explorer(**AT_8K, tab="ranks", rank=4000)
-    sent = panel.answers["now"][3]["more"].partition(" in a step")[0].removeprefix("Rank 4000 sends ")
+    sent = panel.answers["now"][3]["more"].partition(" in a step")[0].removeprefix("Rank 4,000 sends ")
     for axis, words in (("TP", "4007; in 1 node"), ("DP", "16288; in 128 nodes")):
-        bytes_sent = next(part for part in re.split(", | and ", sent) if part.startswith(axis)).removeprefix(
-            f"{axis} "
-        )
+        parts = re.split(", | and ", sent)
+        bytes_sent = next(part for part in parts if part.endswith(axis)).removesuffix(f" for {axis}")
         assert f"{words}, {bytes_sent} sent a step" in panel.payload["summary"]
     panel.set(micro_batches=100_000)  # what travels is not known then, and the groups are
     assert "4007; in 1 node\n" in panel.payload["summary"]

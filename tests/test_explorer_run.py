@@ -19,19 +19,11 @@ from llamapar.errors import LlamaparError
 from llamapar.execution.engines import local
 from llamapar.execution.run_options import RunOptions
 from llamapar.execution.ticking import operations, ranks_ticked
+from llamapar.panels.background import CANCELLED, DONE, FAILED, IDLE, RUNNING, WRITING
 from llamapar.panels.controls import DEFAULTS, ENGINES, STEP
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
-from llamapar.panels.runs import (
-    CANCELLED,
-    DONE,
-    FAILED,
-    IDLE,
-    RUNNING,
-    WRITING,
-    about,
-    expected_duration,
-)
+from llamapar.panels.runs import about, expected_duration
 from llamapar.programs import faults
 from llamapar.spmd import setting
 from test_explorer import HOSTILE

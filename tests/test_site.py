@@ -18,10 +18,10 @@ import pytest
 from plotly.offline import get_plotlyjs_version
 
 from llamapar.errors import LlamaparError
-from llamapar.panels.background import Background
+from llamapar.panels.background import FAILED, Background
 from llamapar.panels.clinic_panel import Clinic
 from llamapar.panels.explorer_panel import Explorer
-from llamapar.panels.runs import FAILED, Run
+from llamapar.panels.runs import Run
 
 PROJECT = Path(__file__).resolve().parent.parent
 SITE = PROJECT / "site"

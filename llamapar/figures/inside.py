@@ -14,6 +14,7 @@ from llamapar.records.tables import human, plural
 from llamapar.timing.inside import LayerStep, LayerSteps
 
 from . import draw, style
+from .chart import Chart
 from .draw import Bar
 from .style import Spec
 
@@ -52,23 +53,27 @@ def picture(record: LayerSteps) -> tuple[Spec, str]:
     data = [trace for late in (False, True) for trace in _traces(record, steps, columns, late)]
     names = [f"{n}  {step.name}" for n, step in steps]
     heads = [f"rank {c.rank}<br>tp {c.tp}, cp {c.cp}" for c in columns]
-    layout = style.layout(
-        "layer",
-        record.title,
-        _note(record, columns),
-        widest="x" * 14,
-        height=style.TOP + style.BOTTOM + ROW * len(steps),
-        uniformtext={"mode": "hide", "minsize": 8},
-        meta={"steps": len(record.steps)},
-        xaxis=draw.axis("", [-0.5, len(columns) - 0.5], domain=[0, 0.74], showgrid=False)
-        | draw.ticks(range(len(columns)), heads),
-        xaxis2=draw.axis("ms, modelled", [0, draw.number(longest * 1.5)], domain=[0.78, 1], nticks=4),
-        yaxis=draw.axis("", [last + 0.5, first - 0.5], showgrid=False)
-        | draw.ticks([n for n, _ in steps], names),
-    )
-    if record.cursor:
-        layout["shapes"] = [_cursor(record.cursor)]
-    return {"data": data, "layout": layout}, f"{record}\n{_note(record, columns)}"
+    columns_side = draw.axis("", [-0.5, len(columns) - 0.5], domain=[0, 0.74], showgrid=False)
+    steps_side = draw.axis("", [last + 0.5, first - 0.5], showgrid=False)
+    note = _note(record, columns)
+    return Chart(
+        kind="layer",
+        title=record.title,
+        note=note,
+        data=data,
+        layout={
+            "widest": "x" * 14,
+            "height": style.TOP + style.BOTTOM + ROW * len(steps),
+            "uniformtext": {"mode": "hide", "minsize": 8},
+            "meta": {"steps": len(record.steps)},
+            "xaxis": columns_side | draw.ticks(range(len(columns)), heads),
+            "xaxis2": draw.axis("ms, modelled", [0, draw.number(longest * 1.5)], domain=[0.78, 1], nticks=4),
+            "yaxis": steps_side | draw.ticks([n for n, _ in steps], names),
+            **({"shapes": [_cursor(record.cursor)]} if record.cursor else {}),
+        },
+        head=str(record),
+        remarks=note,
+    ).drawn()
 
 
 def _columns(record: LayerSteps) -> list[_Column]:
@@ -184,7 +189,7 @@ def _arrows(steps: list[tuple[int, LayerStep]], columns: list[_Column], axis: st
     marker["line"] = {"width": 0}
     line = {"width": 1.5, "color": style.COLOURS[axis]}
     more = {"marker": marker, "line": line, "hoverinfo": "skip"}
-    return {"type": "scatter", "mode": "lines+markers", "x": x, "y": y, **more}
+    return draw.scatter("lines+markers", x, y, **more)
 
 
 def _times(steps: list[tuple[int, LayerStep]], axis: str) -> Spec:

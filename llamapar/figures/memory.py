@@ -5,7 +5,7 @@ The parts use Paul Tol's muted colours (colour-blind-safe); the axes' colours ar
 
 from __future__ import annotations
 
-from llamapar.count.terms import FITS, GIB, TOO_MUCH, Breakdown, Memory
+from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED, Breakdown, Memory
 
 from . import draw, style
 from .chart import Chart
@@ -37,6 +37,9 @@ PARTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "assumed": (style.PAD, ("allocator (assumed)", "CUDA context (assumed)")),
 }
 """Part of a bar → its colour, and the terms that belong to it; an assumption is drawn as pads are."""
+
+ENDS = {FITS: "fits", TOO_MUCH: "does not fit", UNDECIDED: "may not fit"}
+"""Outcome → what a sentence says of the job."""
 
 LABELLED = 16
 """Most stages whose total is written under the bar."""
@@ -90,7 +93,7 @@ def picture(record: Memory) -> tuple[Spec, str]:
     return Chart(
         kind="memory",
         title=f"{style.name_of(record.model)}, {record.layout}: memory of a rank by stage{without}",
-        note=_note(record),
+        note=needs_in_words(record),
         data=data,
         layout={
             "widest": f"{max(hbm, highest):,.0f}",
@@ -110,14 +113,13 @@ def picture(record: Memory) -> tuple[Spec, str]:
     ).drawn()
 
 
-def _note(record: Memory) -> str:
+def needs_in_words(record: Memory) -> str:
     """What the worst stage needs of its GPU, in sentences; the text says what a run shows."""
     if record.not_counted:
         return record.verdict
-    ends = {FITS: "and fits", TOO_MUCH: "which is too much"}.get(record.outcome, "which may be too much")
     most = "at most " if record.saves else ""
-    told = f"Stage {record.worst.stage} needs {most}{record.expected_bytes / GIB:.1f} GiB of the "
-    told += f"{record.hbm_bytes / GIB:.1f} GiB of {record.gpu}, {ends}."
+    told = f"Stage {record.worst.stage} needs {most}{record.expected_bytes / GIB:.1f} GiB, and {record.gpu} "
+    told += f"has {record.hbm_bytes / GIB:.1f} GiB: it {ENDS[record.outcome]}."
     if record.published:
         return told
     needs = record.figure()

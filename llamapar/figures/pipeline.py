@@ -239,15 +239,7 @@ def _edges(rows: Rows, end: float, axis: str) -> Spec:
     x = [at for _ in edges for at in (0, end, None)]
     y = [at for edge in edges for at in (edge, edge, None)]
     line = {"width": 1, "color": style.LINE}
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": x,
-        "y": y,
-        "yaxis": axis,
-        "line": line,
-        "hoverinfo": "skip",
-    }
+    return draw.scatter("lines", x, y, yaxis=axis, line=line, hoverinfo="skip")
 
 
 def _numbers(line: Timeline, rows: Rows, axis: str) -> list[Spec]:

@@ -72,6 +72,15 @@ class Drawing:
         self.label(x, number_at, f"{self.drawn[i]}", "rank")
         return x
 
+    def column(self, i: int, top: float, number_at: int) -> Ends:
+        """A rank's card from `top` to the bottom; returns what its shapes have of the width."""
+        return within(self.card(i, (top, self.height - 1), number_at), 0.06, 0.94)
+
+    def held(self, lane: str, part: Ends, above: Ends, x: Ends, y: Ends, look: str) -> None:
+        """A rectangle, and a band down to it from its part of the lane `above`."""
+        self.link(part, part, above[1] + 3, x, y[0] - 3)
+        self.box(lane, part, x, y, look)
+
     def box(self, lane: str, part: Ends, x: Ends, y: Ends, look: str, copy: int = 0) -> None:
         """An upright rectangle; `part` is what it is of its lane."""
         self.shapes.append(shape(lane, part, copy, upright(x, y), look))

@@ -6,24 +6,25 @@ Every function here is pure: it reads the values of controls and returns plain d
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
 from llamapar.count.account import micro_batches_of
-from llamapar.count.terms import FITS, GIB, TOO_MUCH, UNDECIDED
+from llamapar.count.terms import FITS, GIB, TOO_MUCH
 from llamapar.count.wire import Traffic, traffic
 from llamapar.describe.cp_methods import CpMethod
 from llamapar.describe.job import Job
 from llamapar.describe.jobs import JOBS
-from llamapar.describe.layout import AXES, SHARDING, divisors
+from llamapar.describe.layout import AXES, SHARDING, Layout, divisors
 from llamapar.describe.options import Values
 from llamapar.describe.typed_numbers import parse_number
 from llamapar.errors import Choice, LayoutError, LlamaparError
 from llamapar.errors import whole as whole_number
 from llamapar.figures import View
 from llamapar.figures.cost import cost_bars
+from llamapar.figures.memory import ENDS
 from llamapar.figures.rank_grid import all_ranks
 from llamapar.figures.wording import listed
 from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, as_run, split_of
@@ -50,8 +51,6 @@ UNSURE = "unsure"
 _TABS = {"LP0": "ranks", "LP1": "heads", "LP2": "sequence", "LP3": "stages", "LP4": "pipeline"}
 _TABS |= {"LP105": "vocab", "LP106": "vocab"}
 """The beginning of a rule's code → the tab that shows what it is about."""
-
-_ENDS = {FITS: "fits", TOO_MUCH: "does not fit", UNDECIDED: "may not fit"}
 
 _DEGREE = re.compile(r"\b((?:tp|cp|pp|dp)=\d+)\b")
 
@@ -127,7 +126,7 @@ def _fits(report: Report) -> tuple[str, str, str, str]:
             verdict = UNSURE
     # Without a length the answer is of the one that "how fast?" takes too.
     length = "" if report.job.seq_len else f" with {sequence_of(report.job):,} tokens{_assumed(report.job)}"
-    more = f"Stage {memory.worst.stage} needs {found.gib} GiB{length}: it {_ENDS[outcome]} an {gpu}"
+    more = f"Stage {memory.worst.stage} needs {found.gib} GiB{length}: it {ENDS[outcome]} an {gpu}"
     if memory.not_counted and outcome != TOO_MUCH:
         return "not known", f"{found.gib} GiB, without its experts", UNSURE, memory.not_counted
     low, expected, high = (f"{n / GIB:.1f}" for n in memory.figure())
@@ -173,14 +172,20 @@ def with_timed_schedule(job: Job) -> Job:
     lay = job.layout
     many = micro_batches_of(job)
     operations = 2 * lay.stages * many
-    if operations > MOST_OPERATIONS:
-        why = f"{plural(many, 'micro-batch')} through {plural(lay.stages, 'stage')} and back"
-        why += f", and at most {MOST_OPERATIONS:,} operations are timed at each move"
-        ways: list[object] = [*_shorter_schedule(job, operations)]
-        if 1.5 * operations <= MAX_ACTIONS:  # which counts a third one for each stage and micro-batch
-            ways.append("lp.cost in a cell, which takes longer")
-        raise LayoutError(f"a schedule of {operations:,} operations", why, ways, "micro_batches")
+    ways: list[object] = [*_shorter_schedule(job, operations)]
+    if 1.5 * operations <= MAX_ACTIONS:  # which counts a third one for each stage and micro-batch
+        ways.append("lp.cost in a cell, which takes longer")
+    refuse_longer(lay, many, MOST_OPERATIONS, "timed at each move", ways)
     return job
+
+
+def refuse_longer(layout: Layout, many: int, most: int, done: str, ways: Sequence[object]) -> None:
+    """Raises LayoutError for a schedule of more than `most` operations, which are `done`."""
+    operations = 2 * layout.stages * many
+    if operations > most:
+        why = f"{plural(many, 'micro-batch')} through {plural(layout.stages, 'stage')} and back"
+        why += f", and at most {most:,} operations are {done}"
+        raise LayoutError(f"a schedule of {operations:,} operations", why, ways, "micro_batches")
 
 
 def _shorter_schedule(job: Job, operations: int) -> list[Choice]:
@@ -285,19 +290,19 @@ def _fast(report: Report) -> tuple[str, str, str, str]:
 
 def _travels(report: Report, values: Values) -> tuple[str, str, str, str]:
     job = report.job
-    rank = values["rank"]
-    found = traffic_of(job, report.judge, rank if isinstance(rank, int) else 0)
+    rank = values["rank"] if isinstance(values["rank"], int) else 0
+    found = traffic_of(job, report.judge, rank)
     sent = found.by_axis
     if not sent:
         return "nothing", "no rank sends anything", YES, ""
-    texts = [f"{axis.upper()} {human(n)}" for axis, n in sent.items()]
+    texts = [f"{human(n)} for {axis.upper()}" for axis, n in sent.items()]
     most = max(sent, key=lambda axis: sent[axis])
     leaving = [axis.upper() for axis in AXES if job.leaves_node(axis)]
     where = "all of it stays inside a node"
     if leaving:
         where = f"{listed(leaving)} {'leave' if leaving[1:] else 'leaves'} the node"
     note = f"{most.upper()} sends {human(sent[most])}"
-    more = f"Rank {rank} sends {listed(texts)} in a step; {where}"
+    more = f"Rank {rank:,} sends {listed(texts)} in a step; {where}"
     return f"{human(sum(sent.values()))} a step", note, YES, more
 
 

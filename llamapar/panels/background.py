@@ -8,10 +8,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Generic, TypeVar, cast
+
+from llamapar.errors import LlamaparError
 
 Item = TypeVar("Item")
 
+
+IDLE, RUNNING, WRITING, DONE, CANCELLED, FAILED = (
+    "idle", "running", "writing", "done", "cancelled", "failed"
+)  # fmt: skip
+"""WRITING: the result is there, and its shape tape is being written, which takes about as long again."""
 
 Steps = Iterator[object]
 """A work that can be left for a while after each."""
@@ -43,16 +51,27 @@ class Background(Generic[Item]):
     def _go(self, item: Item, work: Callable[[threading.Event], Steps | None], name: str) -> None:
         """Begin, and do the work in a thread; without threads, as in a web page, between messages."""
         stop = self._begin(item)
-        thread = threading.Thread(
-            target=lambda: _finish(work(stop) or ()), name=f"llamapar {name}", daemon=True
-        )
+        steps = self._steps_of(item, work, stop)
+        thread = threading.Thread(target=lambda: _finish(steps), name=f"llamapar {name}", daemon=True)
         try:
             thread.start()
         except RuntimeError:
-            self._steps = iter(work(stop) or ())
-            _take_turns(self._steps)
+            self._steps = steps
+            _take_turns(steps)
         else:
             self._thread = thread
+
+    def _steps_of(
+        self, item: Item, work: Callable[[threading.Event], Steps | None], stop: threading.Event
+    ) -> Steps:
+        """The steps of a work; an error that it raises is shown as its problem."""
+        try:
+            yield from work(stop) or ()
+        except Exception as error:  # Any error of torch, of the machine or of ours belongs on the page.
+            problem = error
+            if not isinstance(error, LlamaparError):
+                problem = LlamaparError(f"{type(error).__name__}: {error}")
+            self._put(stop, replace(item, state=FAILED, problem=problem))  # type: ignore[type-var]
 
     def _put(self, stop: threading.Event, item: Item) -> None:
         """Show a step of the work with this `stop`, unless another work has replaced it."""

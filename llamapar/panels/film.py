@@ -12,6 +12,7 @@ from itertools import permutations
 
 from llamapar.errors import whole
 from llamapar.figures.wording import listed
+from llamapar.place.sequence_map import in_runs
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import CollectiveEvent, Tape, TapeStep, grouped, some
 
@@ -149,13 +150,7 @@ def _flat(sizes: Sequence[int], at: Sequence[Sequence[range]]) -> list[list[int]
     indexes = [0]
     for size, ranges in zip(sizes, at, strict=True):
         indexes = [i * size + j for i in indexes for part in ranges for j in part if j < size]
-    found: list[list[int]] = []
-    for i in indexes:
-        if found and found[-1][1] == i:
-            found[-1][1] = i + 1
-        else:
-            found.append([i, i + 1])
-    return found
+    return [[run.start, run.stop] for run in in_runs(range(i, i + 1) for i in indexes)]
 
 
 # -- a collective ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from llamapar.count import Memory, memory
 from llamapar.count.reconciliation import by_step
@@ -11,6 +12,7 @@ from llamapar.count.wire import PARTS, Traffic, traffic
 from llamapar.count.zero_map import ZeroMap, zero
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.options import OPTIONS
+from llamapar.figures.memory import needs_in_words
 from llamapar.figures.wording import listed
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Schedule
@@ -47,30 +49,22 @@ def _schedule_says(record: Schedule) -> str:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def _memory_problem(record: Memory) -> str:
-    if record.outcome != TOO_MUCH:
-        return ""
-    return f"{record.low_bytes / GIB:.1f} GiB, and {record.gpu} has {record.hbm_bytes / GIB:.1f} GiB"
+def _memory_mark(outcome: str) -> Callable[[Memory], str]:
+    """The words beside the mark of a rung with this outcome; "" for the others."""
 
+    def words(record: Memory) -> str:
+        needs = f"{record.low_bytes / GIB:.1f} to {record.high_bytes / GIB:.1f} GiB"
+        has = f"{record.gpu} has {record.hbm_bytes / GIB:.1f} GiB"
+        return f"{needs}, and {has}" if record.outcome == outcome else ""
 
-def _memory_doubt(record: Memory) -> str:
-    if record.outcome != UNDECIDED:
-        return ""
-    low = record.low_bytes / GIB
-    high = record.high_bytes / GIB
-    return f"{low:.1f} to {high:.1f} GiB, and {record.gpu} has {record.hbm_bytes / GIB:.1f} GiB"
+    return words
 
 
 def _memory_says(record: Memory) -> str:
-    worst = record.worst
     parts = by_step(record.worst)
-    states = parts["states"] / GIB
-    activations = parts["activations"] / GIB
-    ends = f" (eight of ten runs {record.low_bytes / GIB:.1f} to {record.high_bytes / GIB:.1f})"
     return (
-        f"The fullest rank, in stage {worst.stage}, takes {worst.total_bytes / GIB:.1f} GiB{ends}: "
-        f"{states:.1f} for weights, gradients and optimizer states, {activations:.1f} for activations. "
-        f"{record.gpu} has {record.hbm_bytes / GIB:.1f} GiB."
+        f"{needs_in_words(record)} Weights, gradients and optimizer states take "
+        f"{parts['states'] / GIB:.1f} GiB, activations {parts['activations'] / GIB:.1f} GiB."
     )
 
 
@@ -86,10 +80,11 @@ def _zero_says(record: ZeroMap) -> str:
     parts = []
     for what, size in _held(record).items():
         shared = record.cut.shards.cuts(what) and record.ways > 1
-        parts.append(f"{human(size)} of {what}, {f'1 slice of {record.ways}' if shared else 'whole'}")
+        part = f"1/{record.ways}" if shared else "all"
+        parts.append(f"{part} of the {what} ({human(size)})")
     sent = sum(move.bytes for move in record.moves)
     travels = f"it sends {human(sent)} in a step" if sent else "nothing travels"
-    return f"A rank holds {'; '.join(parts)}; {travels}."
+    return f"A rank holds {listed(parts)}; {travels}."
 
 
 # -- time ------------------------------------------------------------------------------------------
@@ -152,8 +147,8 @@ JOBS = {
         {"tp": _TP, "pp": _PP, "zero": range(4), "recompute": OPTIONS["recompute"].choices},
         lambda record: f"{record.expected_bytes / GIB:.1f} GiB",
         _memory_says,
-        _memory_problem,
-        doubt=_memory_doubt,
+        _memory_mark(TOO_MUCH),
+        doubt=_memory_mark(UNDECIDED),
         legend="no mark: nine of ten runs fit; ? may fit; ✕ does not fit",
     ),
     "zero": Subject(

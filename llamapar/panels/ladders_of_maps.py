@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from operator import attrgetter
 
-from llamapar.describe.layout import AXES, PAPER_ORDER, Layout
+from llamapar.describe.layout import AXES, PAPER_ORDER
 from llamapar.describe.options import Values
-from llamapar.errors import LlamaparError
 from llamapar.figures import block, head_map, sequence_map, stage_map, vocab_map
 from llamapar.figures.rank_grid import NUMBERED, cell
 from llamapar.figures.wording import sentence
@@ -23,6 +21,7 @@ from llamapar.place import (
 )
 from llamapar.records.tables import plural, span
 
+from .holding import rank_within
 from .ladders import Subject, degrees, of_model
 
 _REASON = attrgetter("reason")
@@ -65,12 +64,8 @@ def _ranks_says(record: RankGrid) -> str:
 
 
 def _within(values: Values) -> Values:
-    """Keep the chosen rank within a smaller layout; an invalid layout is refused later."""
-    with suppress(LlamaparError):
-        world = Layout(**{axis: values[axis] for axis in AXES}).world
-        if isinstance(values["rank"], int) and values["rank"] >= world:
-            return {**values, "rank": values["rank"] % world}
-    return values
+    """With the chosen rank within a smaller layout; an invalid layout is refused later."""
+    return {**values, "rank": rank_within(values["rank"], values)}
 
 
 MAPS = {

@@ -11,16 +11,16 @@ from contextlib import suppress
 from llamapar.describe.layout import Layout
 from llamapar.describe.options import Values
 from llamapar.describe.splits import NO_PADDING, Padding
-from llamapar.errors import LayoutError, LlamaparError, one_of
+from llamapar.errors import LlamaparError, one_of
 from llamapar.frameworks import split_of
 from llamapar.place import heads, stages, vocab
 from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Timeline, Timelines
 from llamapar.place.schedule import fewer_micro_batches, schedule_of
-from llamapar.records.tables import Record, plural
+from llamapar.records.tables import Record
 from llamapar.rules.report import Report
 
-from .answers import layer_steps, load, sequence_map
+from .answers import layer_steps, load, refuse_longer, sequence_map
 
 MOST_OPERATIONS = 2**15
 """The Pipeline picture draws at most this many operations, which takes half a second."""
@@ -43,10 +43,8 @@ def pipeline(report: Report, values: Values) -> Record:
     pp = layout.pp
     v = layout.virtual_stages
     many = report.job.n_micro_batches or layout.usual_micro_batches
-    if 2 * pp * v * many > MOST_OPERATIONS:
-        what = f"{plural(many, 'micro-batch')} over pp·virtual_stages = {pp * v:,} stages"
-        fewer = fewer_micro_batches(MOST_OPERATIONS // 2, pp, v)
-        raise LayoutError(what, f"at most {MOST_OPERATIONS:,} operations are drawn", fewer, "micro_batches")
+    fewer = fewer_micro_batches(MOST_OPERATIONS // 2, pp, v)
+    refuse_longer(layout, many, MOST_OPERATIONS, "drawn", fewer)
 
     def timeline(name: str) -> Timeline:
         nc = values["nc"] if name == "flexible" else None

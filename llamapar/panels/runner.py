@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from llamapar.errors import LlamaparError, install
 
-from .background import Background
-from .runs import CANCELLED, DONE, FAILED, RUNNING, WRITING, Run, RunPlan, expected_duration
+from .background import CANCELLED, DONE, RUNNING, WRITING, Background
+from .runs import Run, RunPlan, expected_duration
 
 STEP = 0.1
 """Seconds between two reports of how far a run is."""
@@ -71,13 +71,8 @@ class Runner(Background[Run]):
                 self._do(run, stop)
             except replies.Cancelled:
                 self._put(stop, replace(run, state=CANCELLED, phase=""))
-        except LlamaparError as problem:
-            self._put(stop, replace(run, state=FAILED, phase="", problem=problem))
         except ModuleNotFoundError as absent:
-            self._put(stop, replace(run, state=FAILED, phase="", problem=_needs(absent.name)))
-        except Exception as error:  # Any error of torch or the machine belongs on the page.
-            unforeseen = LlamaparError(f"{type(error).__name__}: {error}")
-            self._put(stop, replace(run, state=FAILED, phase="", problem=unforeseen))
+            raise _needs(absent.name) from None
 
     def _do(self, run: Run, stop: threading.Event) -> None:
         from llamapar.execution import replies

@@ -20,6 +20,7 @@ from llamapar.figures import View, view
 from llamapar.records.tables import Plain, Record, plural
 from llamapar.records.trace import PHASES, Tape, Trace, grouped, sent_in_words, some
 
+from .background import IDLE
 from .controls import DEFAULTS, ENGINES
 
 if TYPE_CHECKING:
@@ -176,12 +177,6 @@ def _settings(choice: object, controls: Container[str]) -> Plain:
     """The settings of a choice, if there are controls for all of them."""
     settable = isinstance(choice, Choice) and all(name in controls for name, _ in choice.values)
     return dict(choice.values) if isinstance(choice, Choice) and settable else {}
-
-
-IDLE, RUNNING, WRITING, DONE, CANCELLED, FAILED = (
-    "idle", "running", "writing", "done", "cancelled", "failed"
-)  # fmt: skip
-"""WRITING: the result is there, and its shape tape is being written, which takes about as long again."""
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from llamapar.rules.report import Report
 from llamapar.timing.plan import Plan, plan, searching
 
 from .answers import sequence_of, step_cost, with_batch
-from .background import Background
+from .background import CANCELLED, DONE, RUNNING, Background
 from .controls import DEFAULTS, OWN
-from .runs import CANCELLED, DONE, FAILED, RUNNING, card
+from .runs import card
 
 SHOWN = 120
 """Most layouts drawn: the fastest of those that pass and may fit."""
@@ -84,17 +84,11 @@ class Searcher(Background[Search]):
                 now = replace(now, judged=judged, passing=passing)
                 self._put(stop, now)
 
-        try:
-            # The search was stopped before its first layout.
-            asked = plan(**question, cancel=lambda: True).asked
-            found = yield from searching(asked, SHOWN, progress, stop.is_set)
-            state = DONE if found.complete else CANCELLED
-            self._put(stop, replace(now, state=state, plan=found))
-        except LlamaparError as problem:
-            self._put(stop, replace(now, state=FAILED, problem=problem))
-        except Exception as error:  # Our own errors belong on the page as well.
-            unforeseen = LlamaparError(f"{type(error).__name__}: {error}")
-            self._put(stop, replace(now, state=FAILED, problem=unforeseen))
+        # The search was stopped before its first layout.
+        asked = plan(**question, cancel=lambda: True).asked
+        found = yield from searching(asked, SHOWN, progress, stop.is_set)
+        state = DONE if found.complete else CANCELLED
+        self._put(stop, replace(now, state=state, plan=found))
 
 
 def mark(name: str, report: Report | None, values: Values) -> Mark | None:
