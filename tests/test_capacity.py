@@ -15,7 +15,7 @@ from llamapar.count.terms import STATES
 from llamapar.describe.hardware import OFFERED
 from llamapar.describe.job import Job
 from llamapar.rules import memory_rule
-from llamapar.rules.fix import Effect, effect
+from llamapar.rules.fix import effect
 from llamapar.rules.table import ERROR, NOTE, WARNING
 
 B8, B70, B405 = "llama3-8b", "llama3.1-70b", "llama3.1-405b"
@@ -216,21 +216,6 @@ def test_a_change_is_as_much_slower_as_cost_says(changes: dict[str, Any], framew
     before = lp.cost(B8, job.layout, recompute="none", **known)
     after = lp.cost(B8, new.layout, **{"recompute": "none", **known, **others})
     assert effect(job, new, judge).time == pytest.approx(after.step_seconds / before.step_seconds)
-
-
-@pytest.mark.parametrize(
-    ("time", "idle", "words"),
-    [
-        (1.0, 0, []),
-        (1.004, 0, []),
-        (1.18, 0, ["18% slower"]),
-        (0.91, 0, ["9% less time"]),
-        (2.44, 4, ["takes 2.4 x the time", "4 GPUs idle"]),
-        (None, 1, ["1 GPU idle"]),
-    ],
-)
-def test_prices_in_words(time: float | None, idle: int, words: list[str]) -> None:
-    assert Effect(None, time, idle).price == words
 
 
 def test_without_a_batch_both_jobs_have_the_usual_one() -> None:

@@ -23,7 +23,7 @@ from torch.distributed.tensor import Shard as TorchShard
 
 import llamapar as lp
 from inputs import oracle
-from llamapar import FRAMEWORKS, PRESETS, LayoutError, ModelConfig, checkpoint
+from llamapar import FRAMEWORKS, PRESETS, ModelConfig, checkpoint
 from llamapar.checkpoint import CheckpointError, atomic_write
 from llamapar.checkpoint.sharding import reordered
 from llamapar.describe.modelfile import config_json
@@ -218,15 +218,6 @@ def test_a_reshard_is_the_shard_of_the_gather(whole: Whole, tmp_path: Path, coun
         shutil.rmtree(here)
 
 
-@pytest.mark.parametrize("degrees", [{"tp": 3}, {"tp": 16}, {"tp": 2, "pp": 9}])
-def test_what_cannot_be_laid_out_is_refused_before_anything_is_written(
-    whole: Whole, tmp_path: Path, degrees: dict[str, int]
-) -> None:
-    with pytest.raises(LayoutError, match=r"LP10[1-9]|stages for 2 layers|LP"):
-        checkpoint.shard(whole(tiny()), tmp_path / "new", **degrees)
-    assert list(tmp_path.iterdir()) == []
-
-
 # -- KV heads ----------------------------------------------------------------------------------------
 
 
@@ -249,22 +240,6 @@ def test_kv_heads_stored_twice_and_once_again(whole: Whole, tmp_path: Path) -> N
         rank = int(name[2:4])
         same = load(tmp_path / "cut" / f"consolidated.{rank:02d}.pth")["layers.1.attention.wv.weight"]
         assert raw(tensors["model.layers.1.self_attn.v_proj.weight"]) == raw(same)
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (
-            3,
-            "n_kv_heads=3: tiny has 4\n  why  KV heads are stored a whole number of times\n"
-            "  try  n_kv_heads=4, or n_kv_heads=8",
-        ),
-        (16, "n_kv_heads=16: n_kv_heads must be a whole number from 1 to 8\n  try  n_kv_heads=8"),
-    ],
-)
-def test_kv_heads_that_cannot_be(whole: Whole, tmp_path: Path, asked: Any, message: str) -> None:
-    with pytest.raises(LayoutError, match=exactly(message)):
-        checkpoint.gather(whole(tiny()), tmp_path / "new", model=tiny(), n_kv_heads=asked)
 
 
 def tiled(model: ModelConfig, folder: Path, tp: int) -> Path:
@@ -445,21 +420,6 @@ def test_tied_embeddings(tmp_path: Path, form: str, stored_twice: bool) -> None:
     assert json.loads((tmp_path / "back" / "config.json").read_text())["tie_word_embeddings"] is True
 
 
-def test_a_tied_head_that_is_another_is_refused(tmp_path: Path) -> None:
-    model = tiny(tied=True)
-    heads = [values(model, seed=1)["model.embed_tokens.weight"], torch.zeros(32, 101), torch.zeros(7, 31)]
-    folders = [tmp_path / str(i) for i in range(len(heads))]
-    for folder, head in zip(folders, heads, strict=True):
-        save_hf(folder, model, values(model) | {"lm_head.weight": head})
-    with pytest.raises(CheckpointError, match=r"^tok_embeddings\.weight: the copies in model"):
-        checkpoint.gather(folders[0], tmp_path / "new")
-    assert checkpoint.inspect(folders[1]).findings == (
-        "lm_head.weight is [32, 101] in model.safetensors, [101, 32] is needed: the tensor is transposed",
-    )
-    (finding,) = checkpoint.inspect(folders[2]).findings
-    assert finding.startswith("lm_head.weight is [7, 31] in model.safetensors, [101, 32] is needed: ")
-
-
 def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
     model = tiny(dim=24, n_heads=6, n_kv_heads=3, ffn_dim=9)
     kinds = {p.hf_name: "F32" if p.key == "norm" else "F8_E4M3" for p in model.parameters()}
@@ -618,18 +578,6 @@ def test_a_config_that_is_not_this_models_is_not_kept(whole: Whole, tmp_path: Pa
 
 
 # -- what is refused ---------------------------------------------------------------------------------
-
-
-def test_stages_and_metas_format(whole: Whole, tmp_path: Path) -> None:
-    told = "pp=2: Meta's format has no pipeline stages\n  try  pp=1, or format='hf'"
-    with pytest.raises(CheckpointError, match=exactly(told)):
-        checkpoint.shard(whole(tiny()), tmp_path / "new", pp=2, format="meta")
-    told = "format='gguf' is not known\n  why  known are hf, meta\n  try  hf, or meta"
-    with pytest.raises(CheckpointError, match=exactly(told)):
-        checkpoint.shard(whole(tiny()), tmp_path / "new", format="gguf")
-    with pytest.raises(lp.ModelError, match=r"^qkv_bias=True of it: params.json has no such field"):
-        checkpoint.gather(whole(small("qwen2.5-7b")), tmp_path / "new", format="meta")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_reaches_the_end_once(whole: Whole, tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ import llamapar as lp
 from llamapar import checkpoint
 from llamapar.checkpoint import progress_line
 from llamapar.cli import checkpoint_command as resharding
-from llamapar.describe.modelfile import config_json
-from weights import alike, contents, flip, save_hf, tiny, together, values
+from weights import contents, save_hf, tiny
 
 PROJECT = Path(__file__).resolve().parent.parent
 MODEL = tiny()
@@ -35,24 +34,6 @@ def run(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 # -- the five actions --------------------------------------------------------------------------------
-
-
-def test_a_checkpoint_there_and_back(run: Any) -> None:
-    status, out, err = run("shard old cut --tp 8 --pp 2 --padding 64*tp --kv-replication")
-    assert (status, err) == (0, "llamapar: writing cut; if it is interrupted, it starts over\n")
-    size = sum(p.stat().st_size for p in Path("cut").glob("*.safetensors"))
-    nbytes = checkpoint.opened("cut").nbytes
-    assert out == (
-        f"cut: tp=8, pp=2, multiple of 64·tp, KV heads in 2 copies, {nbytes:,} bytes in 16 files\n"
-    )
-    assert nbytes < size
-    assert run("reshard cut meta --tp 2 --padding megatron --format meta")[0] == 0
-    told = "llamapar: writing back; if it is interrupted, it starts over\n"
-    assert run("gather meta back") == (0, "back: whole, 31,680 bytes in 1 file\n", told)
-    assert alike(together(Path("back")), values(MODEL))
-    for folder in ("cut", "meta", "back"):
-        told = f"{checkpoint.verify(folder, against='old')}\n"
-        assert run(f"verify {folder} --against old") == (0, told, "")
 
 
 def test_options_reach_the_library(run: Any) -> None:
@@ -95,98 +76,7 @@ def test_json_of_what_was_made(run: Any) -> None:
     )
 
 
-def test_faults_are_status_1_and_a_damaged_source_is_status_2(run: Any) -> None:
-    run("gather old new")
-    flip(Path("new/model.safetensors"), -1)
-    status, out, err = run("verify new")
-    assert (status, err) == (1, "")
-    assert out.splitlines()[0] == "new has 1 fault"
-    assert out.splitlines()[-1] == "model.safetensors is not as it was written, llamapar.json says"
-    status, out, err = run("verify new --json")
-    told = json.loads(out)
-    assert (status, err, told["ok"], len(told["problems"])) == (1, "", False, 1)
-    checks = (
-        "tensors with the model's shapes",
-        "files with the checksums stored",
-        "parameters, copies of ranks alike",
-    )
-    assert tuple(check["what"] for check in told["checks"]) == checks
-    status, out, err = run("gather new more --json")
-    error = json.loads(out)["error"]
-    assert status == 2
-    assert error["message"] == "model.safetensors is not as it was written, llamapar.json says"
-    assert err.startswith(
-        "llamapar: writing more; if it is interrupted, it starts over\nllamapar: model.safe"
-    )
-    Path("old/config.json").write_text(json.dumps(config_json(MODEL.replace(n_layers=3))))
-    status, out, err = run("inspect old")
-    assert (status, err) == (1, "")
-    assert out.splitlines()[-1] == "layer 2: tensors are missing (9 in all; the config counts 3 layers)"
-    status, out, err = run("gather old more")
-    assert (status, out) == (2, "")
-    assert err.startswith("llamapar: old does not agree with its config: ")
-    assert not Path("more").exists()
-
-
 # -- refusals ----------------------------------------------------------------------------------------
-
-REFUSALS = [
-    (
-        "",
-        "an action is needed first\n"
-        "  try  inspect, or shard, or gather, or reshard, or verify, or llamapar checkpoint --help",
-    ),
-    ("inspect", "a checkpoint is needed\n  try  llamapar checkpoint inspect FOLDER"),
-    (
-        "inspekt old",
-        "action='inspekt' is not known\n  why  known are inspect, shard, gather, reshard, verify\n"
-        "  try  inspect",
-    ),
-    (
-        "gather old",
-        "gather needs the folder to be made\n  why  it must not be there yet\n"
-        "  try  llamapar checkpoint gather old NEW-FOLDER",
-    ),
-    ("inspect old new", "'new' is one word too many\n  try  llamapar checkpoint inspect --help"),
-    ("verify old new", "'new' is one word too many\n  try  --against new"),
-    ("verify old new --against old", "'new' is one word too many\n  try  llamapar checkpoint verify --help"),
-    (
-        "inspect old --tp 2",
-        "'--tp' is not an option of llamapar checkpoint inspect\n  try  llamapar checkpoint inspect --help",
-    ),
-    (
-        "verify old --agianst new",
-        "'--agianst' is not an option of llamapar checkpoint verify\n  try  --against",
-    ),
-    ("gather old old", "old is there already\n  why  nothing is ever overwritten"),
-    ("inspect nowhere", "nowhere: no such file or folder"),
-    (
-        "shard old new --tp 8",
-        "LP104 tp=8 does not divide n_kv_heads=4 (old)\n"
-        "  why  a rank would need half a KV head; tp may be 1, 2, 4\n"
-        "  try  --kv-replication, or --tp 4, or --tp 2",
-    ),
-    (
-        "shard old new --pp 2 --format meta",
-        "pp=2: Meta's format has no pipeline stages\n  try  --pp 1, or --format hf",
-    ),
-    (
-        "gather old new --n-kv-heads 3",
-        "n_kv_heads=3: old has 4\n  why  KV heads are stored a whole number of times\n"
-        "  try  --n-kv-heads 4, or --n-kv-heads 8",
-    ),
-]
-
-
-@pytest.mark.parametrize(("line", "told"), REFUSALS, ids=[line or "nothing" for line, _ in REFUSALS])
-def test_refusals(run: Any, line: str, told: str) -> None:
-    before = contents(Path())
-    status, out, err = run(line)
-    assert (status, out, err) == (2, "", f"llamapar: {told}\n")
-    status, out, err = run(f"{line} --json")
-    error = json.loads(out)["error"]
-    assert (status, error["message"]) == (2, told.splitlines()[0])
-    assert contents(Path()) == before
 
 
 SHARD = {"model", "tp", "pp", "padding", "layer-split", "format", "n-kv-heads", "kv-replication"}

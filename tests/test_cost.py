@@ -256,25 +256,6 @@ def test_a_gpu_of_ones_own_is_the_same_data_everywhere(tmp_path: Path, run: Any)
     assert "on 8 h100-80gb of one's own: " in run(f"{searched} --gpu {shlex.quote(texts[0])}")[1]
 
 
-def test_what_is_not_said_of_a_gpu_is_unknown_without_a_base() -> None:
-    own = {"name": "card", "memory_gib": 48}
-    assert lp.memory("llama3-8b", dp=8, zero=3, seq_len=8192, gpu=own).hbm_bytes == 48 * 2**30
-    assert lp.check("llama3-8b", dp=8, seq_len=8192, gpu=own).job.gpu == hardware(own)
-    rates = "bfloat16, hbm_rate, link_rate, net_rate, domain, gemm, attention, attention_backward"
-    told = f"^gpu=card: {rates} are not known\n  why  the time of a step"
-    for timed in (lambda: paper(gpu=own), lambda: lp.plan("tiny", 8, seq_len=128, global_batch=8, gpu=own)):
-        with pytest.raises(lp.LlamaparError, match=told):
-            timed()
-    with pytest.raises(lp.LlamaparError, match=r"^gpu=a100-80gb: float8, gemm_float8 are not known"):
-        paper(gpu="a100", precision="float8")
-    for gpu, precision, known in (("h100-80gb", "nvfp4", FP4), ("mi355x", "mxfp8", f"b200-180gb, {FP4}")):
-        why = f"the time of a step needs these rates; {precision} has some on {known}\n"
-        with pytest.raises(lp.LlamaparError, match=f"^gpu={gpu}: {precision} is not known\n  why  {why}"):
-            paper(gpu=gpu, precision=precision)
-
-
-FP4 = "gb200-nvl72, gb300-nvl72"
-
 BRIDGE = """
 h100-80gb   float8 1024 8 8 2 8 1536 311 326 328
 gb200-nvl72 float8 256 4 16 1 4 1536 793 818 843 864

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterator
 from functools import cache
@@ -99,20 +98,6 @@ def test_intervals_are_those_of_the_half_seen() -> None:
         assert spread.high == pytest.approx(max(high, 1.0), rel=0.03), kind
 
 
-def test_an_answer_says_why_its_interval_is_wide() -> None:
-    known: dict[str, Any] = {"seq_len": 4096, "global_batch": 512, "framework": "nanotron"}
-    narrow, wide, wider = (
-        lp.cost("llama3-8b", lp.Layout(**ways), **known)
-        for ways in ({"dp": 8}, {"dp": 8, "pp": 2}, {"dp": 512})
-    )
-    assert narrow.caveat == ""
-    assert "a quarter of nanotron's measured runs with a pipeline" in wide.caveat
-    assert "more than 256 GPUs" in wider.caveat
-    assert wide.interval[1] > 10 * wide.step_seconds
-    other = lp.cost("llama3-8b", lp.Layout(dp=512, zero=3), seq_len=2048, global_batch=512)
-    assert other.caveat == "no trainer is named; each keeps and sends in its own way"
-
-
 # -- profiles --------------------------------------------------------------------------------------
 
 
@@ -128,13 +113,6 @@ def test_no_constants_near_a_profiles_fit_its_rows_better() -> None:
     near += [(made.slower, made.host + step) for step in (-1e-4, 1e-4)]
     assert all(own <= error(*constants) for constants in near)
     assert error(1.0, 0.0) > 2 * own
-
-
-def test_a_profile_is_as_near_on_other_rows_as_it_says() -> None:
-    made = PROFILES["nanotron"]
-    errors = cost_accuracy.refitted(cost_accuracy.runs("nanotron", "unseen"), made.slower, made.host)
-    said = re.findall(r"[\d.]+(?= %)", made.others)
-    assert cost_accuracy.said(errors) == f"79 rows: median {said[0]}%, p90 {said[1]}%"
 
 
 def test_a_trainers_profile_is_on_unless_it_is_left_out() -> None:

@@ -58,16 +58,6 @@ def test_what_could_be_two_numbers_is_refused_with_both(field: str, text: str, c
     assert typed(field, text) == text
 
 
-def test_k_is_refused_where_it_could_be_1000() -> None:
-    with pytest.raises(lp.LayoutError, match="here it could be 1,000 as well"):
-        parse_number("vocab_size", "128k")
-
-
-def test_an_empty_text_is_called_empty() -> None:
-    with pytest.raises(lp.LayoutError, match=r"^tp is empty: a whole number is needed"):
-        parse_number("tp", " ")
-
-
 def offered(field: str, text: str) -> tuple[str, ...]:
     """What a refusal offers instead; nothing where the text is read."""
     try:

@@ -68,11 +68,6 @@ def test_an_embedding_that_only_rank_0_looks_up_is_noticed_in_a_step(monkeypatch
     assert not result.ok
 
 
-@pytest.mark.parametrize("tp", [1, 2, 4, 8])
-def test_the_text_of_a_step_reaches_both_edges_of_every_rank(tp: int) -> None:
-    assert lp.run("step", "tiny", Layout(tp=tp), seq_len=256, micro_batches=2).untouched == ()
-
-
 def test_a_character_is_one_row_in_every_layout() -> None:
     for size in (5, 50, 1024, 128256):
         ids = token_ids(size)

@@ -106,14 +106,6 @@ def test_query_heads_find_their_kv_heads_where_copies_lie_side_by_side(cut: Cut)
         assert cut.rows("w2", rank) == cut.rows("w1", rank)
 
 
-def test_heads_are_counted_as_heads_or_as_rows() -> None:
-    cut = Cut(lp.model("llama3-70b"), lp.Layout(tp=16), kv_replication=True)
-    assert [cut.along(dim, 15) for dim in ("n_heads", "q_dim")] == [range(60, 64), range(7680, 8192)]
-    assert [cut.along(dim, 15) for dim in ("n_kv_heads", "kv_dim")] == [range(7, 8), range(896, 1024)]
-    assert cut.rows("wk", 0) == cut.rows("wk", 1) != cut.rows("wk", 2)
-    assert (cut.copies("wv"), cut.copies("wq"), cut.copies("norm")) == (2, 1, 16)
-
-
 def test_columns_of_an_embedding_and_the_longest_sequence() -> None:
     cut = Cut(lp.model("llama2-13b"), lp.Layout(tp=2), embedding_columns=True)
     shapes = {p.key: cut.local_shape(p, 1) for p in one_of_each(cut.model)}

@@ -196,27 +196,6 @@ def test_a_result_that_is_equal_is_not_followed(monkeypatch: pytest.MonkeyPatch)
     assert followed == []
 
 
-def test_two_runs_part_at_the_first_line_that_differs() -> None:
-    one, right = (lp.run("attention", "tiny", layout, dtype="float64") for layout in (dict(tp=2), dict(cp=2)))
-    other = lp.run("attention", "tiny", dict(cp=2), fault="contiguous_positions", dtype="float64")
-    assert lp.compare(one, right).ok
-    found = lp.compare(one, other)
-    assert found.summary.endswith("DIFFERS from the run of tp=2 cp=1 pp=1 dp=1")
-    assert found.where == "line attention:22: q"
-    assert found.explanation.what.startswith(
-        "Q is wrong on the ranks of tp=1 cp=2 pp=1 dp=1, tokens 16–63: there tp=2"
-    )
-    assert "CP rank 1: tokens 16–47" in lp.view(found.explanation).summary
-    assert found.explanation.line == "attention:22: q = rope(q, positions, setting.model)"
-    assert [row[2] for row in found.explanation.operands] == ["piece over tp", "wrong"]
-    seeds = [lp.run("mlp", "tiny", dict(tp=2), seed=seed) for seed in (0, 1)]
-    found = lp.compare(*seeds)
-    assert found.where == "line mlp:5: out.grad"  # the inputs are those of the first
-    assert found.explanation.what == "Out.grad has other numbers: there the first run and the second one part"
-    with pytest.raises(lp.LlamaparError, match=r"^Result is not compared with int"):
-        lp.compare(one, 2)
-
-
 WATCHED = (None, dict(tp=2)), (None, dict(cp=2)), ("slices_not_summed", dict(tp=2))
 
 

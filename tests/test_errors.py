@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inputs import BAD_COUNTS, Hostile
-from llamapar.errors import LayoutError, LlamaparError, ModelError, flag, one_of, shown, whole
+from llamapar.errors import LayoutError, flag, one_of, shown, whole
 
 NEED = "tp must be a whole number from 1 to 8"
 
@@ -79,12 +79,3 @@ def test_shown_is_one_short_line_for_any_value() -> None:
     assert shown([10**5000]) == "<list, repr failed: ValueError>"
     assert shown(Hostile()) == "<Hostile, repr failed: RuntimeError>"
     assert shown(nested) == "<list, repr failed: RecursionError>"
-
-
-def test_an_error_is_a_value_error_with_its_parts() -> None:
-    error = LayoutError("what", "why", ["a", 2], "field")
-    assert isinstance(error, (LlamaparError, ValueError))
-    assert (error.what, error.why, error.choose, error.field) == ("what", "why", ("a", "2"), "field")
-    assert str(error) == "what\n  why  why\n  try  a, or 2"
-    assert str(ModelError("alone")) == "alone"
-    assert error.report is None

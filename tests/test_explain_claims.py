@@ -11,12 +11,6 @@ from hypothesis import strategies as st
 
 import explain_accuracy as accuracy
 import llamapar as lp
-from llamapar.diagnosis.cuts import SizeCut, cuts
-from llamapar.diagnosis.hypothesis import LIKELY, found
-from llamapar.diagnosis.known import Known
-from llamapar.diagnosis.size_names import SizeNames
-from llamapar.errors import printable
-from llamapar.records.equations import Quotient, rest
 
 MESSAGES = [case["message"] for path in accuracy.known() for case in accuracy.read(path)]
 
@@ -91,33 +85,7 @@ def test_no_numbers_make_a_refuted_claim(text: str, sizes: list[int], facts: dic
     assert refuted(lp.explain(other, context=facts)) == []
 
 
-# -- the record ------------------------------------------------------------------------------------------
-
-
-def test_a_sentence_that_its_equation_refutes_cannot_be_made() -> None:
-    cause = "24 ranks cannot be cut evenly over 8"
-    with pytest.raises(ValueError, match="24 ranks cannot be cut evenly over 8: 24/8 = 3"):
-        found("world_size_product", LIKELY, cause, Quotient(24, 8))
-    assert found("world_size_product", LIKELY, cause).equations == ()
-
-
 # -- a divisor that is a product -------------------------------------------------------------------------
-
-
-OVER_16 = "24 ranks cannot be cut evenly over 16"
-TP, PP, CP = (f"{kind}_parallel_size" for kind in ("tensor_model", "pipeline_model", "context"))
-MODEL = f"total_model_size ({TP}=8 * {PP}=2 * {CP}=1)"
-BATCH = "global batch size (100) is not divisible by micro batch size (4) times data parallel size (8)"
-
-
-def test_a_cut_explains_two_sizes_of_its_own_and_names_a_share() -> None:
-    cut = SizeCut("n_heads", "heads_vs_tp", "tp", 32, 4)
-    assert [cut.explains(a, b) for a, b in ((8, 32), (8, 8), (7, 32))] == [True, False, False]
-    found = cuts(Known(numbers={"seq_len": 8192, "cp": 4}))
-    assert {cut.axis: cut.degree for cut in found} == {"cp": 4, "2·cp": 8}
-    names = SizeNames({}, {"n_heads": 32, "tp": 4}, {}, {})
-    assert [size.name for size in names.named((3, 8))] == ["n_heads/tp = 32/4"]
-    assert names.named((3, 128)) == ()
 
 
 @pytest.mark.parametrize(("index", "level"), [(64000, None), (64128, "POSSIBLE"), (70000, "LIKELY")])
@@ -127,51 +95,10 @@ def test_an_index_is_past_a_ranks_rows_and_one_past_the_end_is_anybodys(index: i
     assert (best.level.name if best else None) == level
 
 
-def test_lines_stand_and_other_control_characters_are_written_out() -> None:
-    assert printable("a\nb\x1b") == "a\nb\\x1b"
-
-
-def test_a_quotient_is_a_whole_number_where_it_is_one_of_integers() -> None:
-    assert (str(Quotient(126, 16, floor=True)), str(Quotient(52, 3))) == ("126//16 = 7", "52/3 = 17.3333")
-    assert (rest(52, 4), rest(None, 4), rest(52, 3)) == (None, None, Quotient(52, 3))
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        (f"world_size (24) is not divisible by {TP} (8) x {PP} (2) x {CP} (1)", OVER_16),
-        (f"world_size (24) is not divisible by {MODEL}", OVER_16),
-        (
-            "world size (24) is not divisible by tensor model parallel size (8) times "
-            "pipeline model parallel size (2)",
-            OVER_16,
-        ),
-        (
-            "world size 24 is not divisible by model parallel size 8 * 2",
-            "degrees and ranks do not fit together: 8·2 is 16, not 24",
-        ),
-        ("WORLD_SIZE=24 is not a multiple of tensor_parallel_size (8) and pp (2)", OVER_16),
-        ("24 GPUs cannot be divided evenly by TP: 8, PP: 2", OVER_16),
-        (BATCH, "100 samples of the batch cannot be cut evenly over 32"),
-        ("num_heads 25 must be divisible by tp 4 when cp is 2", "25 query heads cannot be cut evenly over 4"),
-    ],
-)
-def test_the_product_of_the_named_sizes_counts(text: str, cause: str) -> None:
-    told = lp.explain(text)
-    assert (told.verdict, told.best.cause, told.best.level) == ("sharding", cause, LIKELY)
-
-
 @pytest.mark.parametrize(("divisor", "agrees"), [("8 and dp 3", "8·3 = 24 agrees; "), ("8 and so on", "")])
 def test_a_divisor_that_divides_the_ranks_is_not_what_the_text_means(divisor: str, agrees: str) -> None:
     told = lp.explain(f"world size 24 is not divisible by tensor parallel size {divisor}")
     assert (told.summary, told.diagnoses) == (f"Not known: {agrees}no arithmetic in this text", ())
-
-
-def test_degrees_that_do_not_make_the_ranks_are_multiplied_not_listed() -> None:
-    """Listed once each they were "2, 4, 8", which do multiply."""
-    told = lp.explain("AssertionError: dp(2) * tp(4) * pp(2) != world size 8")
-    assert told.best.cause == "degrees and ranks do not fit together: 2·4·2 is 16, not 8"
-    assert told.best.equations == ("2·4·2 = 16 ≠ 8",)
 
 
 def test_one_gpu_and_degrees_of_one_are_the_same_fact() -> None:

@@ -72,20 +72,6 @@ def test_a_strange_text_has_an_answer(name: str) -> None:
         assert told.reason == "no arithmetic in this text"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\x1b[31mAssertionError: 25 is not divisible by 4\x1b[0m",
-        "\uff12\uff15 is not divisible by \uff14",
-        "25 不能被 4 整除",
-        "25 ist nicht teilbar durch 4",
-        "[rank3]: [2024-11-21 12:00:00,123] ERROR AssertionError: 25 is not divisible by 4",
-    ],
-)
-def test_colours_wide_digits_and_other_languages(text: str) -> None:
-    assert lp.explain(text).best.category == "heads_not_divisible"
-
-
 TAGS = {"div", "span", "p", "b", "br", "i", "code", "details", "summary", "table", "tr", "th", "td", "a"}
 
 
@@ -293,32 +279,6 @@ def test_prefixes_are_stripped(prefix: str) -> None:
     assert lines.strip(prefix + KV) == (KV, 3)
 
 
-@pytest.mark.parametrize(
-    "consequence",
-    [
-        NCCL,
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED",
-        "ConnectionResetError: [Errno 104] Connection reset by peer",
-        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
-        "[W1121] Warning: destroy_process_group() was not called before exit, an error may follow",
-        "[E1121 ProcessGroupNCCL.cpp:616] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)",
-    ],
-)
-@pytest.mark.parametrize("after", [True, False])
-def test_a_consequence_is_not_the_cause(consequence: str, after: bool) -> None:
-    rows = [f"[rank0]: {KV}", *(f"[rank{r}]: {consequence}" for r in range(1, 8))]
-    filler = [f"INFO step {i}" for i in range(20)]
-    told = lp.explain("\n".join(filler + (rows if after else rows[::-1]) + filler))
-    assert told.line == KV
-
-
-def test_only_a_consequence_is_told_as_such() -> None:
-    line = "[rank{}]: Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE)"
-    told = lp.explain("\n".join(line.format(rank) for rank in range(9)))
-    assert told.best.category == "rank_mapping_hang"
-    assert "stack of every rank" in told.needs
-
-
 def test_a_list_of_mismatches_is_read_on() -> None:
     rows = (LOADED.format(f"layers.{i}.wq.weight", "[1024, 8192]", "[8192, 8192]") for i in range(80))
     line, words = (
@@ -345,23 +305,6 @@ def traceback(rank: int, line: str, message: str) -> list[str]:
 
 def found(told: lp.Explanation) -> list[tuple[str, str]]:
     return [(d.title, str(d.level)) for d in told.diagnoses if d.level > Level.WEAK]
-
-
-def test_a_rank_s_target_is_not_divided_by_another_rank_s_size() -> None:
-    """Both hold 8 of 32 heads, of 1024 and of 512 tokens; mixed, they would be 16 of 32."""
-    first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
-    told = lp.explain(paste(first, second))
-    assert told.ranks == (0, 1)
-    assert told.best.cause.startswith("8 heads or rows are read as 32")
-    assert told.best.equations == ("4194304/1048576 = 4",)
-
-
-def test_ranks_of_a_log_are_read_apart() -> None:
-    first, second = RESHAPED.format(1024, 1024 * 8 * 128), RESHAPED.format(512, 512 * 8 * 128)
-    both = traceback(0, "k = k.view(shape)", first), traceback(1, "v = v.view(shape)", second)
-    told = lp.explain("\n".join(row for pair in zip(*both, strict=True) for row in pair))
-    assert told.ranks == (0, 1)
-    assert told.best.equations == ("4194304/1048576 = 4",)
 
 
 @settings(max_examples=60)

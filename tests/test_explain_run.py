@@ -46,13 +46,6 @@ def test_a_bug_of_the_program_itself_is_not_blamed_on_the_layout() -> None:
     assert result.explanation.verdict != "sharding"
 
 
-def test_a_run_without_errors_has_nothing_to_explain() -> None:
-    result = lp.run("mlp", "tiny", {"tp": 2})
-    assert result.explanation is None
-    told = lp.explain(result)
-    assert (told.verdict, told.reason, told.diagnoses) == ("unknown", "no rank raised anything", ())
-
-
 def test_replicated_kv_heads_are_known() -> None:
     """16 ranks with copies of 8 KV heads hold whole ones: what fails there fails for another reason."""
 

@@ -46,13 +46,6 @@ def test_kv_heads_are_usual_only_where_a_count_of_heads_is_named() -> None:
     assert {"tp", "n_kv_heads"} <= set(bare.needs)
 
 
-def test_known_heads_prove_no_division_of_something_else() -> None:
-    text = frame("steps = n // len(loader)", ZERO)
-    assert lp.explain(text).summary == "Not known: no arithmetic in this text"
-    told = lp.explain(text, tp=16, n_kv_heads=8)  # What check refuses may be a cause, and is no proof.
-    assert told.summary == "Possibly a sharding problem: n_kv_heads 8 over tp=16 does not divide"
-
-
 # -- a rank's slice ----------------------------------------------------------------------------------------
 
 
@@ -75,11 +68,6 @@ def test_a_weight_that_differs_in_two_dims_was_not_cut(saved: str) -> None:
     told = lp.explain(LOADED.format("model.layers.0.mlp.down_proj.weight", saved, "[4096, 14336]"))
     assert told.best.cause.endswith("differs in more than one dim: two models, or one weight in two forms")
     assert told.verdict == "not_sharding"
-
-
-def test_flat_parts_of_a_state_are_vocabularies_perhaps() -> None:
-    failing = frame("self.partition.copy_(saved['fp32_partition'])", MEET.format(262144, 349526, 0))
-    assert "perhaps vocabularies of 262144 and 349526 rows" in str(lp.explain(failing))
 
 
 # -- layers that no size of a Llama describes --------------------------------------------------------------

@@ -74,25 +74,6 @@ def test_python_and_the_command_line_say_the_job_again(asked: dict[str, Any]) ->
         assert (report.judge.name if report.judge else None) == framework
 
 
-def test_python_whole() -> None:
-    assert as_python(PAPER, "titan") == (
-        "# llama3.1-405b: tp=8 cp=16 pp=16 dp=4 (8192 ranks)\n"
-        "import llamapar as lp\n\n"
-        "report = lp.require(\n"
-        "    'llama3.1-405b',\n"
-        "    lp.Layout(tp=8, cp=16, pp=16, dp=4),\n"
-        "    gpus=16384,\n    seq_len=131072,\n    batch_per_dp=16,\n    framework='torchtitan',\n)\n"
-    )
-
-
-def test_cli_whole() -> None:
-    assert as_cli(PAPER.replace(padding=lp.Padding(128, per_tp=True))) == (
-        "# llama3.1-405b: tp=8 cp=16 pp=16 dp=4 (8192 ranks)\n"
-        "llamapar check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072 "
-        "--batch-per-dp 16 --padding '128*tp'\n"
-    )
-
-
 def test_a_preset_with_other_dimensions_is_written_out() -> None:
     job = PAPER.replace(model=PAPER.model.replace(n_kv_heads=16))
     assert from_python(as_python(job)).job == job

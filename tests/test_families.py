@@ -110,13 +110,6 @@ def test_every_other_causal_model_of_transformers_is_refused(kind: str) -> None:
             lp.model({**sizes, "vocab_size": 100, **said})
 
 
-def test_types_with_llamas_names_that_are_not_read_have_another_reason() -> None:
-    """Of those that the survey finds without other names, each that is refused is no dense language model."""
-    alike = {kind for kind, row in SURVEY.items() if row.get("counts") == [0, 0]}
-    # Mixtures whose first layers are dense, and models that see images, wrapped in no text_config.
-    assert alike - FAMILIES.keys() == {"emu3", "ernie4_5_moe", "glm4_moe", "mimo_v2_flash", "mllama"}
-
-
 def sizes(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, vocab: int) -> dict[str, int]:
     return {
         "hidden_size": hidden,
@@ -169,14 +162,6 @@ def test_a_key_that_changes_tensors_is_refused_by_name(kind: str, said: dict[str
     with pytest.raises(lp.ModelError, match=field) as refusal:
         lp.model({**SIZES, "model_type": kind, **said})
     assert refusal.value.field == field
-
-
-def test_the_text_for_a_switch_with_one_value() -> None:
-    with pytest.raises(lp.ModelError, match="use_post_norm") as refusal:
-        lp.model({**SIZES, "model_type": "hyperclovax", "use_post_norm": False})
-    assert str(refusal.value) == (
-        "use_post_norm=False: hyperclovax is counted with True only\n  why  the key adds or removes tensors"
-    )
 
 
 def test_a_class_is_read_under_each_of_its_names() -> None:
@@ -355,19 +340,6 @@ def test_settings_say_what_they_leave_out() -> None:
     model = models()["granite"].replace(name="it")
     text = as_python(lp.Job.of(model, tp=2))
     assert f"# granite has {FAMILIES['granite'].lacks}: nothing here says so" in text.splitlines()
-
-
-def test_a_model_says_its_family() -> None:
-    model = models()["olmo2"]
-    with pytest.raises(lp.ModelError, match=r"^family='mistral' is not known"):
-        model.replace(family="mistral")  # its models are of family llama
-    with pytest.raises(lp.ModelError, match=r"^qk_norm=False is not so in olmo2") as refusal:
-        model.replace(qk_norm=False)
-    assert str(refusal.value) == (
-        "qk_norm=False is not so in olmo2\n"
-        "  why  the family says which norms a model has\n"
-        "  try  qk_norm=True"
-    )
 
 
 # -- the page ------------------------------------------------------------------------------------------

@@ -489,14 +489,6 @@ def test_a_version_says_nothing_that_no_version_said(name: str, code: str, tp: i
 # -- a fix in a framework's own words --------------------------------------------------------------
 
 
-def test_a_fix_is_written_in_the_frameworks_own_settings() -> None:
-    padded = lp.check("llama3-70b", {"tp": 8}, framework="colossalai").findings[0]
-    assert padded.fixes[0].text == "make_vocab_size_divisible_by=32"
-    assert padded.fixes[1].text.startswith("tp_size=")
-    assert framework("vllm").setting("padding", Padding(32, per_tp=True)) == "padding=multiple of 32·tp"
-    assert framework("megatron").setting("dp", 4) == ""  # it is what is left of the GPUs
-
-
 def test_a_setting_has_the_name_of_its_version() -> None:
     now, then = framework("torchtitan"), of_version(framework("torchtitan"), None, EARLY)
     for name, value, new, old in (

@@ -16,7 +16,7 @@ import torch
 import llamapar as lp
 from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
-from llamapar.course.guesses import as_guess, is_right, read_choice, read_layout, read_numbers, singular
+from llamapar.course.guesses import as_guess, read_choice, read_layout, singular
 from llamapar.course.questions import QUESTIONS, Quiz
 from test_boxes import item_of, misses, right
 from wire import receive
@@ -168,18 +168,6 @@ def test_what_cannot_be_read_costs_nothing(
     capsys.readouterr()
 
 
-def test_a_comma_is_what_the_question_makes_it() -> None:
-    assert read_numbers("2,048") == [2048]
-    assert read_numbers("2,048, 8", 2) == [2048, 8]
-    assert read_numbers("48,128", 2) == [48, 128]
-    assert read_numbers("1,366,1,366,1,364", 3) == [1366, 1366, 1364]
-    assert read_numbers("0,128", 1) == [0, 128], "a number does not begin with 0"
-    assert read_numbers("2 105, 185", 2) == [2105, 185]
-    assert read_numbers("-1, 2.5", 2) == [-1, 2.5]
-    assert read_numbers("16–19", 2) == [16, 17, 18, 19]
-    assert read_numbers("16–19", 2, ends=True) == [16, 19]
-
-
 def test_a_label_is_read_whatever_joins_its_words_and_no_part_of_it() -> None:
     choices = (("tp", "TP", ""), ("both", "TP and PP", ""), ("high", "too high", ""))
     assert [read_choice(text, choices) for text in ("tp", "Too-high", "tp and pp")] == ["tp", "high", "both"]
@@ -202,17 +190,3 @@ def test_what_is_no_layout_is_refused(text: object) -> None:
         lp.LlamaparError, match="is not a layout\n  why  nothing was kept\n  try  tp=8 pp=2 dp=4"
     ):
         read_layout(text)
-
-
-def test_a_fraction_is_right_to_within_a_twentieth() -> None:
-    assert [is_right(guess, 1.0) for guess in (1.04, 0.96, 1.06, 0.7)] == [True, True, False, False]
-
-
-def test_a_long_text_for_a_schedule_is_refused_at_once() -> None:
-    """A search from every letter would take minutes."""
-    with pytest.raises(lp.LlamaparError, match="a text for each of 2 ranks"):
-        item_of("Two ranks, two micro-batches: place GPipe").read("a" * 200_000)
-
-
-def test_no_is_an_answer_that_the_page_marks() -> None:
-    assert [Item("?", truth).answer for truth in (False, 0, 1.5, (1, 2))] == [False, 0, 1.5, [1, 2]]

@@ -249,24 +249,6 @@ def test_folders_that_are_refused(names: list[str], words: str, tmp_path: Path) 
         lp.explain(tmp_path)
 
 
-def test_what_lies_beside_dumps_is_left_out(tmp_path: Path) -> None:
-    """Hidden files, texts, names without a number, and a pipe that nobody writes to."""
-    (tmp_path / "nccl_trace_rank_0").write_bytes(changed())
-    for name in (".rank_0.swp", "stderr_0.log", "rank_0.TXT", "readme"):
-        (tmp_path / name).write_text("no dump")
-    os.mkfifo(tmp_path / "rank_1")
-    assert [*read_dumps(tmp_path)[0]] == [0]
-
-
-def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rank_0").write_bytes(changed())
-    for path, words in ((tmp_path / "none", "No such file or directory"), (tmp_path / "rank_0", "Not a dir")):
-        with pytest.raises(lp.LlamaparError, match=words):
-            lp.explain(path)
-    with pytest.raises(lp.LlamaparError, match=r"^readme: no number of a rank in its name\n"):
-        read_dumps([("readme", b"")])
-
-
 def test_a_text_that_torchs_own_table_would_evaluate_is_read_as_numbers() -> None:
     """torch's `build_groups_memberships` evaluates members that are a quoted text."""
     made = Path("/tmp/called-by-a-flight-record")

@@ -23,7 +23,6 @@ from llamapar.describe.layout import AXES
 from llamapar.diagnosis import Level
 from llamapar.diagnosis.known import Known
 from llamapar.hangs.answer import Hang, explain_dumps
-from llamapar.hangs.groups import Group, _placed
 from soon import within
 
 CASES = hangs()
@@ -187,12 +186,6 @@ def test_degrees_get_the_order_in_which_the_records_lie() -> None:
     for tp in (4, 11):
         with pytest.raises(lp.LayoutError, match=rf"name rank 11, but the layout tp={tp} .* only {tp} ranks"):
             explain_dumps(files(row), Known(layout=lp.Layout(tp=tp)))
-
-
-def test_two_of_four_members_are_no_group_of_the_layout() -> None:
-    """Where all members are known; of callers alone two are enough."""
-    found = [_placed(Group("g", "", (0, 1)), lp.Layout(tp=4), whole, range(4)) for whole in (True, False)]
-    assert [group.where for group in found] == ["group of ranks 0–1", "tp group"]
 
 
 def test_without_a_layout_a_group_is_its_ranks() -> None:

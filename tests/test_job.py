@@ -12,7 +12,6 @@ import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, jobs, layouts
 from llamapar.describe.job import _COUNTS
 from llamapar.describe.layout import AXES
-from llamapar.describe.splits import Padding
 
 B8 = "llama3-8b"
 
@@ -67,26 +66,6 @@ def test_the_papers_long_context_row() -> None:
     assert (numbers["tokens_got"], job.n_micro_batches) == (2**24, 16)
     assert (numbers["seq_local"], numbers["model_ranks"], job.token_unit) == (8192, 2048, 256)
     assert lp.check("llama3.1-405b", layout, gpus=16384, batch_tokens=2**24, **known).ok
-
-
-def test_incident_3_in_numbers() -> None:
-    """wk is 1024 columns wide, 64 on a rank of 16: 8192 · 64 = 524288, half a head."""
-    numbers = lp.Job.of(B8, {"tp": 16}, seq_len=8192).numbers()
-    assert (numbers["kv_dim"], numbers["kv_local"], numbers["kv_numel"]) == (1024, 64, 524288)
-    assert (numbers["q_local"], numbers["q_numel"]) == (256, 8192 * 256)
-
-
-def test_kv_replicas() -> None:
-    found = {tp: lp.Job.of("llama3.1-405b", {"tp": tp}).kv_replicas for tp in (1, 4, 8, 12, 16, 64)}
-    assert found == {1: 1, 4: 1, 8: 1, 12: 1, 16: 2, 64: 8}
-
-
-def test_the_padding_that_was_asked_for_wins() -> None:
-    asked = lp.Job.of("llama3-70b", {"tp": 8}, padding=Padding(32, per_tp=True))
-    assert asked.numbers(Padding(64, per_tp=True))["vocab_padded"] == 128256
-    unsaid = lp.Job.of("llama3-70b", {"tp": 8})
-    assert unsaid.numbers(Padding(64, per_tp=True))["vocab_padded"] == 128512
-    assert unsaid.numbers()["padding"] == "no padding"
 
 
 @pytest.mark.parametrize(

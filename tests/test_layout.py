@@ -14,22 +14,14 @@ from hypothesis import strategies as st
 import llamapar as lp
 from inputs import BAD_COUNTS, Hostile, layouts
 from llamapar import AXES, Layout, LayoutError
-from llamapar.describe.layout import MAX_WORLD, ORDERS, Coord, divisors, nearest_divisors
-from llamapar.errors import MAX_DEGREE, Choice
+from llamapar.describe.layout import Coord, divisors, nearest_divisors
+from llamapar.errors import MAX_DEGREE
 
 SMALL = (1, 1, 2, 3, 4, 5)
 JOINT = ("dp-cp", "tp-pp", "cp-tp", "tp-cp-pp-dp", "pp-dp-tp")
 
 
 # -- the mesh --------------------------------------------------------------------------------------
-
-
-def test_all_orders_are_known_and_the_papers_is_the_default() -> None:
-    assert len(set(ORDERS)) == 24
-    assert Layout().order == "tp-cp-pp-dp"
-    lay = Layout(tp=2, cp=2, pp=2, dp=2)  # The Llama 3 Herd of Models, figure 5: 16 GPUs
-    assert lay.group("tp", 0) == range(0, 2, 1)
-    assert [lay.group(axis, 0)[1] for axis in AXES] == [1, 2, 4, 8]
 
 
 @given(layouts(SMALL))
@@ -195,12 +187,6 @@ def test_axes_that_do_not_exist_are_refused() -> None:
             assert refusal.value.field == "axis"
 
 
-def test_the_largest_world() -> None:
-    assert Layout(tp=16, dp=2**20).world == MAX_WORLD
-    with pytest.raises(LayoutError, match="more than 16777216"):
-        Layout(tp=32, dp=2**20)
-
-
 @st.composite
 def wild(draw: st.DrawFn) -> dict[str, Any]:
     """Degrees as slips of the keyboard make them, too many and too large ones among them."""
@@ -238,16 +224,6 @@ def refused(fields: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     except LayoutError as refusal:
         return refusal.field, refusal.choose
     return "", ()
-
-
-def test_too_many_ranks_offer_the_largest_degree_lowered() -> None:
-    with pytest.raises(LayoutError, match="2048000000 ranks, more than") as refusal:
-        Layout(tp=1_000_000, pp=16, dp=128)
-    assert refusal.value.choose == ("tp=8192",)
-    assert refusal.value.choices[0] == Choice.of(tp=8192)
-    with pytest.raises(LayoutError, match="ranks, more than") as refusal:
-        Layout(tp=2**20, cp=2**20, pp=2**10)
-    assert refusal.value.choose == ("tp=1 cp=16384",)
 
 
 # -- divisors --------------------------------------------------------------------------------------

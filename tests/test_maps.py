@@ -15,7 +15,6 @@ import llamapar as lp
 from inputs import Page, layouts, models
 from llamapar.describe.splits import LAYER_SPLITS, Padding
 from llamapar.place.rank_grid import MAX_CELLS
-from llamapar.place.sequence_map import SequenceMap
 from llamapar.records.tables import SHOWN
 
 # -- heads -----------------------------------------------------------------------------------------
@@ -52,13 +51,6 @@ def test_copies_lie_where_the_query_heads_need_them(model: lp.ModelConfig, copie
     if made.ok:
         assert made.wrong_ranks == []
         assert all(r.kv_heads == made.kv_needed(r.rank) and r.kv_whole for r in made.ranks)
-
-
-def test_copies_that_would_differ_in_number_are_none() -> None:
-    model = lp.model("tiny").replace(n_heads=60, n_kv_heads=6, head_dim=8)
-    made = lp.heads(model, {"tp": 15}, kv_replication=True)
-    assert (made.replicas, made.reason) == (1, "tp=15 does not divide n_kv_heads=6")
-    assert made.shared() == {}
 
 
 @given(models(), st.integers(2, 16))
@@ -240,13 +232,6 @@ def test_every_layer_has_one_stage(model: lp.ModelConfig, pp: int, virtual: int,
     assert sum(n * count for n, count in made.runs) == model.n_layers
 
 
-def test_frameworks_without_a_layer_rule_are_refused() -> None:
-    for name in ("dtensor", "meta"):
-        with pytest.raises(lp.LayoutError, match="has no rule for layers per stage") as refusal:
-            lp.stages("llama3-8b", {"pp": 4}, layer_split=name)
-        assert refusal.value.choose[0] == "layer_split='balanced ends'"
-
-
 # -- ranks -----------------------------------------------------------------------------------------
 
 
@@ -305,12 +290,3 @@ def test_virtual_stages_go_round_the_ranks_and_two_ends_are_the_most() -> None:
     assert [stage.rank for stage in lp.stages(tiny, pp=2, virtual_stages=2).stages] == [0, 1, 0, 1]
     assert lp.stages(tiny, pp=tiny.n_layers + 2).counts
     assert lp.stages(tiny, pp=tiny.n_layers + 3).reason == "pp·virtual_stages = 7 stages for 4 layers"
-
-
-def test_a_cp_ranks_tokens_are_what_tp_cuts() -> None:
-    assert [bool(SequenceMap(n, 4, "head-tail", 4).reason) for n in (8, 32)] == [True, False]
-
-
-def test_every_dp_way_takes_a_micro_batch_of_a_step() -> None:
-    job = lp.Job(lp.model("tiny"), lp.Layout(dp=4), seq_len=8, global_batch=32, micro_batch=2)
-    assert job.n_micro_batches == 4

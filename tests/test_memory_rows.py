@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from typing import Any
@@ -73,40 +72,9 @@ def test_a_row_is_told_to_the_command_and_nothing_else() -> None:
     assert not {"recompute", "framework", "gpu"} & untold.keys()
 
 
-@pytest.mark.parametrize(
-    ("change", "missing"),
-    [
-        ({"peak_mem": None}, "its peak"),
-        ({"dims": None}, "the model's dims"),
-        ({"dp": None}, "all degrees"),
-        ({"seq_len": None}, "a sequence length and a micro-batch"),
-        ({"tp": 3}, "tp=3 does not divide n_heads=32"),
-    ],
-)
-def test_a_row_that_says_too_little_is_left_out(change: dict[str, Any], missing: str) -> None:
-    with pytest.raises(memory_rows.Unsaid, match=missing):
-        memory_rows.score(PLAIN | change, "x", {})
-
-
 def test_the_sft_trainer_of_prime_rl_kept_whole_logits() -> None:
     """Qwen3 4B on 8 H100 in January 2026: 54.6 GiB measured."""
     [row] = [row for row in memory_rows.rows()[0] if row.name.startswith("benchmark-8xh100-Qwen--Qwen3-4B")]
     assert row.measured / 2**30 == pytest.approx(54.6, abs=0.05)
     assert row.terms / 2**30 == pytest.approx(49.0, abs=0.1)
     assert row.held
-
-
-def test_megatrons_ring_keeps_no_other_ranks_keys() -> None:
-    options = {"seq_len": 8192, "recompute": "none", "framework": "megatron-lm"}
-    usual, gathers = (
-        lp.memory("llama3.1-8b", {"cp": 4}, **options, **cp).expected_bytes  # type: ignore[arg-type]
-        for cp in ({}, {"cp_method": "all_gather"})
-    )
-    assert gathers - usual == 32 * 2 * (3 * 2048) * 1024 * 2
-
-
-def test_rows_of_a_file_are_all_there() -> None:
-    """None is left out of the source's 873 because its dims could not be checked."""
-    rows = json.loads((memory_rows.ORACLES / "peaks_ultrascale.json").read_text())["rows"]
-    fits = Counter(row["fits_dims"] for row in rows)
-    assert fits == {True: 419, False: 7, None: 447}

@@ -13,7 +13,7 @@ import pytest
 import llamapar as lp
 from llamapar.configs import reader
 from llamapar.configs.files import Files
-from llamapar.configs.meter import STEPS_BESIDE, STEPS_OF_A_CHARACTER, Meter, numbered_matches
+from llamapar.configs.meter import STEPS_BESIDE, STEPS_OF_A_CHARACTER
 from settings_cases import cases, files_of
 from worst_settings import GROWING, SPOILT, STRANGE
 
@@ -58,46 +58,12 @@ def test_real_files_need_few_steps() -> None:
         assert steps <= (STEPS_OF_A_CHARACTER * size + STEPS_BESIDE) / 5, row["id"]
 
 
-def test_a_meter_names_the_files_and_the_limit() -> None:
-    meter = Meter("a.sh", 10)
-    meter.spend(STEPS_BESIDE)
-    with pytest.raises(lp.LlamaparError, match=r"a\.sh needs more than 10,000,200 steps to read") as refused:
-        meter.spend(1 + 10 * STEPS_OF_A_CHARACTER)
-    assert refused.value.field == "config"
-
-
-def test_matches_are_numbered_by_their_lines() -> None:
-    found = numbered_matches(re.compile("x"), "x\n\n x x\nx")
-    assert [(line, match.start()) for line, match in found] == [(1, 0), (3, 4), (3, 6), (4, 8)]
-
-
 # -- nothing but an error in words -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_strange_file_is_read_or_refused_in_words(name: str) -> None:
     read(STRANGE[name])
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("an escape character in YAML", "a.yaml, line 5: no YAML: unacceptable character #x001b"),
-        ("a tag that the value breaks", "a.yaml, line 5|a.yaml: no YAML"),
-        ("a number of many digits in Python", "a.py: settings of no known format"),
-    ],
-)
-def test_what_no_reader_is_made_for_is_refused_by_its_name(name: str, words: str) -> None:
-    with pytest.raises(lp.LlamaparError, match=words):
-        reader.settings_of(Files(STRANGE[name]), {})
-
-
-def test_a_number_that_is_too_long_is_text_and_the_rest_is_read() -> None:
-    long = "1:" * 300 + "1.5"
-    text = f"base_model: m\nmicro_batch_size: 2\ntensor_parallel_size: 2\nx: {long}\n"
-    settings = lp.read_settings(text=f"{text}y: {'9' * 5000}\nsequence_len: 0x{'f' * 90}\n")
-    assert settings.layout["tp"] == 2
-    assert "seq_len" in settings.unknown
 
 
 def spoilt(text: str, draw: random.Random) -> str:

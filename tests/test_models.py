@@ -141,18 +141,6 @@ def test_ffn_width_truncates_twice() -> None:
     assert ffn_dim_from(4096, None, 1024) == math.ceil(10922 / 1024) * 1024
 
 
-def test_llama_2_leaves_the_vocabulary_to_the_tokenizer() -> None:
-    raw = {"dim": 4096, "n_layers": 32, "n_heads": 32, "multiple_of": 256, "vocab_size": -1}
-    with pytest.raises(lp.ModelError, match="vocab_size=-1") as refusal:
-        lp.model(raw)
-    assert str(refusal.value) == (
-        "vocab_size=-1: this params.json leaves the vocabulary to the tokenizer\n"
-        "  why  Llama 2's tokenizer has 32000 pieces, Llama 3's 128256\n"
-        "  try  vocab_size=32000"
-    )
-    assert lp.ModelConfig.from_meta(raw, "llama2-7b", 32000) == lp.model("llama2-7b")
-
-
 # -- hostile and broken files ----------------------------------------------------------------------
 
 GOOD = PARAMETERS["llama3-8b"]["config_json"]
@@ -195,72 +183,6 @@ def test_a_broken_file_is_refused(kind: str, tmp_path: Path) -> None:
         assert refused(BROKEN_TEXT[kind]).field == "model"
 
 
-def test_the_texts_for_broken_files(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(BROKEN_TEXT["comma"])
-    assert str(refused(path)).startswith("config.json is not JSON: ")
-    assert "at line 1, column" in str(refused(path))
-    path.write_text("[1]")
-    assert str(refused(path)) == "config.json holds list, not an object"
-    path.write_text('{"a": 1}')
-    assert str(refused(path)) == (
-        "no model in this JSON: keys ['a']\n  why  a config.json has hidden_size, a params.json has dim"
-    )
-    path.write_bytes(b"\x80\x04\x95PK\x00\xff")
-    assert str(refused(path)).endswith("config.json' is not UTF-8 text")
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode())  # a byte order mark is no fault
-    assert lp.model(path).dim == 4096
-    path.write_text(json.dumps(GOOD) + " " * 5 * 2**20)
-    assert f"holds {path.stat().st_size} bytes; a config has at most 1048576" in refused(path).what
-    assert refused(path).why == "this looks like weights, not a config"
-
-
-def test_a_text_longer_than_a_config_is_refused() -> None:
-    assert "a config is smaller" in refused("{" + " " * 2**21 + "}").what
-
-
-@pytest.mark.parametrize(
-    ("source", "what"),
-    [
-        ("no/such/file.json", "is neither a preset nor a file"),
-        pytest.param("config\0.json", "is neither a preset nor a file", id="NUL"),
-        pytest.param("x" * 10**5, "is neither a preset nor a file", id="long"),
-        pytest.param("\ud800", "is neither a preset nor a file", id="surrogate"),
-        (Path("no/such"), "is neither a preset nor a file"),
-        ("llama3-9b", "is neither a preset nor a file"),
-        (None, "a preset's name, a path or a dict is needed"),
-        (8, "a preset's name, a path or a dict is needed"),
-        (Hostile(), "a preset's name, a path or a dict is needed"),
-        ("/dev/null", "is not a regular file"),
-    ],
-)
-def test_what_is_no_model_at_all(source: Any, what: str) -> None:
-    assert what in refused(source).what
-
-
-def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "weights"
-    folder.mkdir()
-    assert refused(folder).what.endswith("the folder holds no config.json or params.json")
-    (folder / "config.json").mkdir()
-    assert "the folder holds no config.json" in refused(folder).what
-    for read in (lp.ModelConfig.from_hf, lp.ModelConfig.from_meta):
-        assert "the folder holds no" in refused(folder, read).what
-        assert "no such file" in refused(folder / "none", read).what
-        assert "no such file" in refused("nul\0", read).what
-        assert "a path or a dict is needed" in refused(3, read).what
-
-
-def test_a_misspelt_preset_gets_its_nearest() -> None:
-    error = refused("llama3.1-405")
-    assert str(error) == (
-        "model='llama3.1-405' is neither a preset nor a file\n"
-        f"  why  presets are {', '.join(lp.PRESETS)}\n"
-        "  try  llama3.1-405b, or llama3.1-70b, or llama3.1-405b-mp16"
-    )
-    assert lp.model("LLAMA3-8B") is lp.PRESETS["llama3-8b"]
-
-
 HF_SIZES = {"hidden_size": "dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"}
 HF_SIZES |= {"num_key_value_heads": "n_kv_heads", "intermediate_size": "ffn_dim", "vocab_size": "vocab_size"}
 HF_SIZES |= {"max_position_embeddings": "max_seq_len"}
@@ -281,77 +203,9 @@ def test_a_bad_setting_names_its_field(key: str, value: Any) -> None:
     assert refused({**GOOD, key: value}).field == names.get(key, key)
 
 
-@pytest.mark.parametrize(
-    ("raw", "field", "what"),
-    [
-        ({"model_type": "qwen2_moe"}, "model_type", "model_type='qwen2_moe' is not known"),
-        ({"model_type": 3}, "model_type", "model_type=3 is not known"),
-        ({"mlp_bias": True}, "mlp_bias", "mlp_bias=true: biases in the MLP are not laid out here"),
-        ({"hidden_size": None}, "hidden_size", "config.json has no hidden_size"),
-        ({"rope_scaling": "llama3"}, "rope_scaling", "rope_scaling='llama3': an object is needed"),
-        ({"rope_scaling": {"rope_type": 3}}, "rope_scaling", "rope_type=3: a text is needed"),
-        (
-            {"rope_scaling": {"rope_type": "llama3", "factor": "8"}},
-            "rope_scaling.factor",
-            "rope_scaling.factor='8': rope_scaling.factor must be a number from 0 to 1e+09",
-        ),
-    ],
-)
-def test_configs_that_no_llama_has(raw: dict[str, Any], field: str, what: str) -> None:
-    error = refused({**GOOD, **raw}, lp.ModelConfig.from_hf)
-    assert (error.field, error.what) == (field, what)
-
-
-@pytest.mark.parametrize("key", [k for k in GOOD if k in HF_SIZES and k != "num_key_value_heads"])
-def test_a_missing_key_is_named(key: str) -> None:
-    raw = {k: v for k, v in GOOD.items() if k != key}
-    if key == "max_position_embeddings":
-        assert lp.ModelConfig.from_hf(raw).max_seq_len == 2048  # LlamaConfig's own default
-    else:
-        error = refused(raw, lp.ModelConfig.from_hf)
-        assert str(error) == f"config.json has no {key}\n  why  the model's size depends on it"
-        assert error.field == key
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("ffn_dim_multiplier", value) for value in ("1.3", float("nan"), 0)),
-        *(("multiple_of", 0), ("multiple_of", 1.5), ("use_scaled_rope", "yes"), ("n_kv_heads", 3)),
-        pytest.param("dim", 10**5000, id="absurd"),
-        *((key, None) for key in ("dim", "n_layers", "n_heads", "vocab_size")),
-    ],
-)
-def test_a_bad_or_missing_params_value_names_its_field(key: str, value: Any) -> None:
-    raw = json.loads((DATA / "llama3-8b" / "params.json").read_text())
-    raw = {name: said for name, said in {**raw, key: value}.items() if said is not None}
-    assert refused(raw, lp.ModelConfig.from_meta).field == key
-
-
 # -- what a config says that is not counted --------------------------------------------------------
 
 LLAMA = {key: value for key, value in GOOD.items() if key not in ("model_type", "architectures")}
-PARAMS = json.loads((DATA / "llama3-8b" / "params.json").read_text())
-MOE_ARGS = {"num_experts": 16, "capacity_factor": 1.0, "auto_scale_F": True, "top_k": 1}
-MIXTURE = "experts of a form that is not counted here"
-
-
-@pytest.mark.parametrize(
-    ("raw", "key"),
-    [
-        ({**PARAMS, "moe_args": MOE_ARGS}, "moe_args"),  # Llama 4's form
-        ({**PARAMS, "moe": {"num_experts": 8, "num_experts_per_tok": 2}}, "moe"),  # Mixtral's
-        ({**LLAMA, "num_local_experts": 8}, "num_local_experts"),
-        ({**GOOD, "num_local_experts": 8}, "num_local_experts"),
-        ({**GOOD, "n_routed_experts": 64, "draft": 1}, "n_routed_experts"),
-    ],
-)
-def test_a_mixture_of_experts_is_refused_in_one_sentence(raw: dict[str, Any], key: str) -> None:
-    error = refused(raw)
-    read = "mixtures of experts are read of qwen3_moe, mixtral, gpt_oss, deepseek_v3, llama4_text"
-    assert (error.field, error.why, error.choose) == (key, read, ())
-    assert error.what.startswith(f"{key}=")
-    assert error.what.endswith(f": {MIXTURE}")
 
 
 @pytest.mark.parametrize(
@@ -360,34 +214,6 @@ def test_a_mixture_of_experts_is_refused_in_one_sentence(raw: dict[str, Any], ke
 @pytest.mark.parametrize("nothing", [None, False, 0, "", [], {}])
 def test_a_key_that_says_nothing_is_passed_over(key: str, nothing: Any) -> None:
     assert lp.model({**GOOD, key: nothing}) == lp.model(GOOD)
-
-
-@pytest.mark.parametrize("kind", [None, "llama"])
-@pytest.mark.parametrize(
-    "name", ["Gemma4ForCausalLM", "LlamaForCausalLMEagle3", "LlamaModel", "PhiForCausalLM"]
-)
-def test_another_class_is_refused_by_name(kind: str | None, name: str) -> None:
-    error = refused({**LLAMA, "architectures": [name], **({"model_type": kind} if kind else {})})
-    assert error.field == "architectures"
-    assert name in error.what
-
-
-def test_the_texts_for_another_class() -> None:
-    raw = {**LLAMA, "architectures": ["Qwen3ForCausalLM"]}
-    assert lp.model(raw).qk_norm  # the class alone says which it is
-    assert str(refused({**raw, "model_type": "llama"})) == (
-        "architectures='Qwen3ForCausalLM' with model_type='llama'\n"
-        "  why  model_type='llama' is LlamaForCausalLM, and another class may have other tensors\n"
-        "  try  model_type='qwen3'"
-    )
-    assert str(refused({**raw, "architectures": ["Gemma4ForCausalLM"]})).startswith(
-        "architectures='Gemma4ForCausalLM' is not known\n"
-        "  why  known are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, SmolLM3"
-    )
-    assert lp.model({**raw, "architectures": ["LLaMAForCausalLM"], "model_type": "llama"}) == lp.model(GOOD)
-    assert lp.model({**raw, "architectures": None}) == lp.model(GOOD)
-    assert refused({**raw, "architectures": ["LlamaForCausalLM", "Other"]}).field == "architectures"
-    assert refused({**raw, "architectures": 7}).field == "architectures"
 
 
 DEFAULTS = {"llama": 32, "mistral": 8, "qwen2": 32, "qwen3": 32}
@@ -416,82 +242,6 @@ def test_biases_are_those_of_the_class(kind: str) -> None:
 
 def bias_keys(raw: dict[str, Any]) -> list[str]:
     return [p.key for p in lp.model(raw).parameters() if p.layer == 0 and p.name.endswith(".bias")]
-
-
-QUANTISED = {
-    "gptq": ({"quantization_config": {"bits": 4, "quant_method": "gptq"}}, "quantization_config='gptq'"),
-    "mlx": ({"quantization": {"bits": 4}}, "quantization={'bits': 4}"),
-    "Meta": ({"quantization_args": {"group_size": 32}}, "quantization_args={'group_size': 32}"),
-}
-
-
-@pytest.mark.parametrize("kind", QUANTISED)
-def test_a_quantised_model_is_refused_as_one(kind: str) -> None:
-    said, what = QUANTISED[kind]
-    error = refused({**(PARAMS if kind == "Meta" else GOOD), **said})
-    assert str(error) == (
-        f"{what}: a quantised model, whose packed tensors are not counted\n"
-        "  why  they are integers with scales beside them, not the tensors of the model that was quantised\n"
-        "  try  the config.json of the model before it was quantised"
-    )
-    assert error.field == next(iter(said))
-
-
-@pytest.mark.parametrize(
-    ("raw", "key", "where"),
-    [
-        ({**GOOD, "draft_vocab_size": 32000}, "draft_vocab_size", "config.json"),
-        ({**GOOD, "no_rope_layers": [1, 0]}, "no_rope_layers", "config.json"),
-        ({**GOOD, "partial_rotary_factor": 0.5}, "partial_rotary_factor", "config.json"),
-        ({**PARAMS, "use_qk_norm": True}, "use_qk_norm", "params.json"),
-        ({**PARAMS, "vision_chunk_size": 448}, "vision_chunk_size", "params.json"),
-        ({**PARAMS, "lora_args": {"rank": 16}}, "lora_args", "params.json"),
-    ],
-)
-def test_whatever_else_a_config_says_is_refused_by_name(raw: dict[str, Any], key: str, where: str) -> None:
-    error = refused(raw)
-    assert error.field == key
-    assert str(error) == (
-        f"{where} says {key}={raw[key]}, which the count does not cover\n"
-        "  why  it may stand for tensors that are not counted, or for another form of those that are\n"
-        f"  try  the file without {key}, where it adds no tensor"
-    )
-
-
-def test_notes_in_a_config_are_passed_over() -> None:
-    notes = {"auto_map": {"AutoModelForCausalLM": "modeling.LlamaForCausalLM"}, "added": {"by": "hand"}}
-    assert lp.model({**GOOD, **notes}) == lp.model(GOOD)
-    assert refused({**GOOD, "added": {"by": 1}}).field == "added"
-    assert refused({**GOOD, "mlp_type": "gelu"}).field == "mlp_type"
-    assert refused({**GOOD, "quantization_config": {"quant_method": "fp8"}}).field == "quantization_config"
-
-
-def test_layers_of_another_attention_are_refused() -> None:
-    assert lp.model({**GOOD, "layer_types": ["full_attention", "sliding_attention"] * 16}) == lp.model(GOOD)
-    error = refused({**GOOD, "layer_types": ["full_attention", "linear_attention"]})
-    assert error.what == "layer_types='linear_attention' is not known"
-
-
-SIZES = '{"hidden_size": 4096, "vocab_size": 1, "hidden_size": 8192}'
-
-
-@pytest.mark.parametrize(
-    ("text", "key", "what"),
-    [
-        (SIZES, "hidden_size", "'hidden_size' twice: 4096 and 8192"),
-        ('{"dim": 64, "dim": 64}', "dim", "'dim' twice: 64 and 64"),
-        ('{"a": {"b": 1, "b": {}}}', "b", "'b' twice: 1 and {}"),
-    ],
-)
-def test_a_key_that_is_said_twice_is_refused(text: str, key: str, what: str, tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(text)
-    for source, where in ((path, "config.json"), (text, "this text")):
-        error = refused(source)
-        assert error.field == key
-        assert str(error) == (
-            f"{where} says {what}\n  why  JSON readers keep the last, and which was meant cannot be known"
-        )
 
 
 def test_mistrals_params_json_says_its_width() -> None:
@@ -544,24 +294,6 @@ def test_model_config_refuses_bad_sizes(field: str, kind: str) -> None:
     assert refusal.value.field == field
     low = 0 if field == "head_dim" else 1
     assert f"{field} must be a whole number from {low} to {LIMITS[field]}" in str(refusal.value)
-
-
-def test_our_own_names_are_read_too() -> None:
-    assert lp.model(TINY) == lp.ModelConfig(**TINY)
-    assert lp.model(lp.PRESETS["tiny"]) is lp.PRESETS["tiny"]
-    with pytest.raises(lp.ModelError, match="the model's dict has no n_layers"):
-        lp.model({"dim": 64, "ffn_dim": 128})
-    with pytest.raises(lp.ModelError, match="model field='heads' is not known"):
-        lp.model({**TINY, "heads": 8})
-
-
-def test_replace_lets_head_dim_follow() -> None:
-    tiny = lp.ModelConfig(**TINY)
-    assert tiny.replace(n_heads=16).head_dim == 4
-    assert tiny.replace(n_heads=16, head_dim=8).q_dim == 128
-    assert tiny.replace(vocab_size=7).head_dim == 8
-    with pytest.raises(lp.ModelError, match="model field='layers' is not known"):
-        tiny.replace(layers=3)
 
 
 @given(models())

@@ -29,12 +29,3 @@ def test_equal_errors_are_one_group_and_those_of_peers_come_last(
     assert str(told).splitlines()[1] == f"where  {HALF}  (ranks 0–2)"
     assert told.rivals[-1].startswith("rank 3: ")
     assert told.rivals[-1].endswith(str(last).splitlines()[-1])
-
-
-def test_the_first_that_raised_is_the_cause() -> None:
-    other = ValueError("n_heads (36) must be divisible by tp (8)")
-    half = RuntimeError(HALF.partition(": ")[2])
-    told = explain_ranks({5: other, 0: half, 1: half})
-    assert told.best.category == "heads_not_divisible"
-    assert told.ranks == (5,)
-    assert told.rivals[-1] == f"ranks 0–1: {HALF}"

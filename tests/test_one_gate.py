@@ -135,17 +135,6 @@ def test_layers_that_a_trainer_refuses_are_refused_everywhere() -> None:
             lp.memory("llama3.1-405b", {"tp": 8, "pp": 8}, seq_len=8192, framework=trainer)
 
 
-def test_a_batch_that_no_group_can_deal_is_refused_with_torchtitans_words() -> None:
-    asked = {"gpus": 8, "seq_len": 8192, "global_batch": 12, "micro_batch": 1}
-    report = lp.check("llama3-8b", {"dp": 8, "zero": 3}, framework="torchtitan", **asked)
-    (finding,) = [finding for finding in report.findings if finding.severity == "error"]
-    assert finding.code == "LP401"
-    assert finding.frameworks["torchtitan"].message == (
-        "training.num_tokens_per_train_step (98304) must be divisible by the number of tokens processed "
-        "globally in one gradient accumulation iteration (65536)."
-    )
-
-
 def test_megatrons_sharded_weights_are_counted_in_both_dtypes() -> None:
     """Megatron-FSDP keeps bfloat16 shards beside float32 ones: 18 bytes a parameter over 8 ranks."""
     found = lp.memory("llama3-8b", {"dp": 8, "zero": 3}, seq_len=8192, framework="megatron-lm")

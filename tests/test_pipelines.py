@@ -12,7 +12,6 @@ import llamapar as lp
 import torch_pipeline
 from by_torch import check_gradients
 from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailure
-from llamapar.count.wire import WHOLE
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import Result
 from llamapar.execution.run_options import RunOptions
@@ -26,17 +25,6 @@ MODEL = ModelConfig(
 pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
 # -- what is asked for -----------------------------------------------------------------------------
-
-
-def test_programs_in_stages_are_those_that_shrink_keeps_pp_for() -> None:
-    assert {name for name, program in PROGRAMS.items() if program.stage is not None} == set(WHOLE)
-    big = lp.Layout(tp=8, cp=16, pp=16, dp=8)
-    assert lp.shrink("llama3.1-405b", big).layout.pp == 1
-    small = lp.shrink("llama3.1-405b", big, program="llama")
-    assert str(small.layout) == "tp=8 cp=1 pp=8 dp=1"
-    assert small.notes[:2] == ("pp=16 runs as 8", "cp=16 runs as 1")
-    assert small.model.n_layers >= 2 * 8
-    assert lp.shrink("tiny", lp.Layout(pp=2), program="llama").notes[0].startswith("tiny with")
 
 
 def asked(program: Any = "llama", layout: Any = None, **options: Any) -> Any:

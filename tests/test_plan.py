@@ -334,15 +334,6 @@ def test_copies_of_the_shards_are_searched() -> None:
     assert all(one < other * 1.01 for one, other in seconds)
 
 
-def test_copied_kv_heads_are_copied_in_equal_numbers() -> None:
-    """tp=8 divides 48 heads and would give 12 KV heads to some ranks twice."""
-    model = lp.ModelConfig(dim=384, n_layers=4, n_heads=48, n_kv_heads=12, ffn_dim=480, vocab_size=512)
-    job = Job.of(model, lp.Layout(), seq_len=768, global_batch=48, micro_batch=1, kv_replication=True)
-    every = candidates(job, Conditions.of(None, HARDWARE["h100-80gb"], "none"), 48)
-    tried = {Candidate._make(one).tp for one in every}
-    assert tried == {1, 2, 3, 4, 6, 12, 24, 48}
-
-
 def test_a_search_can_be_watched_and_stopped() -> None:
     seen: list[tuple[int, int]] = []
     watched = {"progress": lambda *now: seen.append(now), "cancel": lambda: len(seen) > 20}
@@ -352,39 +343,11 @@ def test_a_search_can_be_watched_and_stopped() -> None:
     assert "stopped, the best so far" in str(found)
 
 
-def test_nothing_fits() -> None:
-    none = lp.plan("llama3.1-405b", gpus=8, seq_len=8192, global_batch=8)
-    assert none.layouts == ()
-    told = r"^no layout of 8 h100-80gb holds llama3\.1-405b with this batch"
-    with pytest.raises(lp.LlamaparError, match=told):
-        _ = none.best
-
-
 # -- what may fit, and what a trainer has ----------------------------------------------------------
 
 
 META: dict[str, Any] = {"gpus": 16384, "seq_len": 8192, "global_batch": 2048}
 """Table 4 of the Llama 3 paper, its second row."""
-
-
-def test_what_memory_leaves_undecided_stays_and_is_marked() -> None:
-    """Meta's own layout ran, and is the best of its trainer; whether any other's would fit is not known."""
-    own = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
-    theirs = lp.plan("llama3.1-405b", **META, framework="llama3-trainer", top=1).best
-    assert (*theirs.degrees, theirs.job.recompute) == (8, 1, 16, 128, "none")
-    assert (theirs.outcome, theirs.layout.virtual_stages) == ("fits", 8)
-    found = lp.plan("llama3.1-405b", **META, top=200)
-    one = next(one for one in found.layouts if one.outcome == "tight")
-    assert one.held.outcome == "undecided"
-    assert one.gib == f"{one.held.low_bytes / 2**30:.1f} to {one.high_bytes / 2**30:.1f}"
-    row = next(line for line in str(found).splitlines() if one.gib in line)
-    assert " tight " in row
-    for zero in (1, 2):
-        told = found.why(own.replace(zero=zero), 1, "none")
-        assert "; whether it fits is undecided: " in told
-        assert told.endswith(" of 79.6 GiB")
-    whole = found.why(own.replace(zero=0), 8, "none")
-    assert re.match(r"stage 1 needs \d+\.\d to \d+\.\d of 79\.6 GiB$", whole)
 
 
 @settings(max_examples=10, deadline=None)
@@ -437,12 +400,6 @@ def test_megatrons_flags_for_both_ends_are_tried() -> None:
     assert "balanced ends" in str(found)
     own = lp.Layout(tp=8, cp=2, pp=16, dp=64, virtual_stages=8)
     assert re.search(r" s: \d\.\d% (slower|faster), a tie$", found.why(own, 1, "none"))
-
-
-def test_what_is_not_given_is_named() -> None:
-    with pytest.raises(lp.LayoutError, match=r"^not given: seq_len, global_batch\n") as refusal:
-        lp.plan("llama3-8b", 16384)  # type: ignore[call-arg]
-    assert list(map(str, refusal.value.choices)) == ["seq_len=…, global_batch=…"]
 
 
 # -- what others chose -----------------------------------------------------------------------------

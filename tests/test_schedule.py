@@ -14,7 +14,7 @@ import pytest
 
 import llamapar as lp
 from llamapar.frameworks.base import TORCH_1F1B, TORCH_ROUNDS
-from llamapar.place.orders import ORDERS, Action
+from llamapar.place.orders import ORDERS
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "schedules.json").read_text())["cases"]
 
@@ -116,16 +116,6 @@ def test_flexible_is_refused_only_where_ranks_would_wait(sample: Callable[[Any, 
 # -- placement and chunks in flight ----------------------------------------------------------------
 
 
-def test_stages_lie_in_a_loop_or_a_v() -> None:
-    loop = lp.schedule("looped-bfs", pp=4, virtual_stages=2, micro_batches=4)
-    assert [loop.rank_of(stage) for stage in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert loop.stages_of(1) == [1, 5]
-    v = lp.schedule("zbv", pp=4, micro_batches=4)
-    assert (v.placement, v.virtual_stages) == ("v", 2)
-    assert [v.rank_of(stage) for stage in range(8)] == [0, 1, 2, 3, 3, 2, 1, 0]
-    assert v.stages_of(1) == [1, 6]
-
-
 def test_chunks_in_flight() -> None:
     flying = {"1f1b": (4, 3, 2, 1), "gpipe": (8,) * 4}
     flying |= {"interleaved-1f1b": (11, 9, 7, 5), "looped-bfs": (16,) * 4}
@@ -136,22 +126,6 @@ def test_chunks_in_flight() -> None:
 
 
 # -- what cannot be --------------------------------------------------------------------------------
-
-
-def test_a_table_made_of_what_there_is_not() -> None:
-    first, wrong = (Action("F", 0, 0), Action("B", 0, 0)), Action("F", 1, 0)
-    for rows, told in (
-        (
-            (first, (wrong, Action("X", 1, 0))),
-            "rank 1 has 1X0: kind 'X' is none\n  why  kinds are F, B, I and W",
-        ),
-        (
-            (first, (wrong, Action("B", 1, 1))),
-            "rank 1 has 1B1, but there is no such operation\n  why  stages are 0 to 1, micro-batches 0 to 0",
-        ),
-        ((first,), "a table of 1 row\n  why  pp=2 ranks have a row each"),
-    ):
-        assert lp.Schedule("own", 2, 1, 1, "loop", rows).reason == told
 
 
 def test_an_entry_that_is_none() -> None:

@@ -11,7 +11,6 @@ import torch
 import llamapar as lp
 from inputs import few
 from llamapar import Layout
-from llamapar.describe.layout import SHARDING
 from llamapar.execution.body import Task, reference
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import VOCAB_PADDING, followed, watch_task, watched
@@ -265,14 +264,6 @@ def test_rows_move_to_the_next_stage_and_the_caption_says_so() -> None:
     )
 
 
-def test_shards_of_joint_axes_move() -> None:
-    made = film(tape_of("step", Layout(dp=2, cp=2, zero=3)))
-    step = next(s for s in made["steps"] if s["axis"] == SHARDING and s["moves"])
-    assert step["event"]["groups"] == [[0, 1, 2, 3]]
-    assert len({(m["from"], m["to"]) for m in step["moves"]}) == 12
-    assert "each rank has a piece of `tok_embeddings.weight`" in step["caption"]
-
-
 # -- edits -------------------------------------------------------------------------------------
 
 STAGE = source_of(followed(PROGRAMS["llama"]))
@@ -292,11 +283,3 @@ def test_an_edit_of_the_stage_is_shown_where_it_begins() -> None:
     [first] = [step for step in tape.steps if step.fault == "begins"]
     assert (first.name, first.code) == ("loss", "1F0, the forward of micro-batch 0 at stage 1")
     assert first.why == "a summand over TP where it should be a copy"
-
-
-def test_an_error_of_a_stage_is_shown_at_its_line() -> None:
-    source = STAGE.replace("logits = x @ head.mT", "logits = x @ head")
-    tape = watched(watch_task("llama", None, Layout(pp=2, tp=2), source=source))
-    assert sorted(tape.errors) == [2, 3]
-    assert tape.failed.where.startswith("llama_stage:")
-    assert tape.failed.code.startswith("logits = x @ head")

@@ -195,15 +195,6 @@ def test_both_forms_and_their_escapes() -> None:
     assert "RuntimeError: shape &#x27;[1, 64, -1, 8]&#x27; is invalid for input of size 256" in failed
 
 
-def test_a_name_that_no_step_made() -> None:
-    tape = lp.tape("mlp", "tiny", Layout(tp=2))
-    with pytest.raises(
-        lp.LlamaparError,
-        match=r"^no step made 'q'\n  try  x, or w1, or w2, or w3, or hidden, or partial, or return$",
-    ):
-        tape.step("q")
-
-
 def _whole(mesh: Any, setting: Any, tokens: Tensor, positions: Tensor, targets: Tensor, weights: Any) -> Any:
     """Llama as a program of one's own, which runs on every rank with every layer."""
     return llama.llama(mesh, setting, tokens, positions, targets, weights)

@@ -17,7 +17,6 @@ import llamapar as lp
 from inputs import few
 from llamapar import Layout
 from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Replicate, Shard
-from llamapar.errors import LlamaparError
 from llamapar.execution.body import reference
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import lights, watch_task, watched
@@ -303,27 +302,6 @@ def test_an_edit_that_every_rank_makes_alike_is_no_fault() -> None:
     assert not any(step.fault for step in tape.steps)
 
 
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("def f(mesh, setting, x):\n    return (x", r"^line 2 cannot be read: '\(' was never closed\n"),
-        ("import os", r"^the text is not one function\n  why  it defines the program"),
-        ("x = 1\ndef f(mesh, setting, x):\n    return x", r"^the text is not one function\n"),
-        ("def f(x):\n    return x", r"the first arguments of a program are mesh and setting"),
-        ("def f(mesh, setting, nonsense):\n    return nonsense", r"^argument 'nonsense' is not known\n"),
-    ],
-)
-def test_a_source_that_is_no_program_is_refused(source: str, message: str) -> None:
-    with pytest.raises(LlamaparError, match=message):
-        watched(watch_task("attention", None, Layout(tp=2), source=source))
-
-
-def test_a_loop_without_end_is_broken_off() -> None:
-    source = "def f(mesh, setting, x):\n    while True:\n        y = x + 1\n    return y"
-    with pytest.raises(LlamaparError, match=r"^more than 2000 lines were followed\n"):
-        watched(watch_task("attention", None, Layout(tp=2), source=source))
-
-
 def test_an_edited_program_leaves_ours_as_it_is_and_sees_no_names_of_the_kernel() -> None:
     source = source_of(PROGRAMS["mlp"].function).replace(
         "column_input(x, mesh, setting)", "globals().update(F=None) or x"
@@ -381,10 +359,6 @@ def test_what_made_a_number_lights_up_on_every_rank() -> None:
     keys = found[at["v"]]
     assert set(keys) == {0, 2}  # its own tokens, and those of the other CP rank
     assert lights(task, at["wq"], 0, 0) == {}
-
-
-def test_in_a_pipeline_nothing_lights_up() -> None:
-    assert lights(watch_task("llama", None, Layout(pp=2)), 0, 0, 0) == {}
 
 
 # -- the page's data ---------------------------------------------------------------------------
@@ -533,21 +507,6 @@ def test_what_is_gathered_out_of_order_is_a_copy_in_another_order() -> None:
     assert moves == {(0, 1): [([0, 4], [0, 4]), ([4, 8], [4, 8])], (1, 0): [([0, 8], [8, 16])]}
     sorted_after = step_of(tape, "heads").reads
     assert "gathered" not in {tape.steps[n].name for n in sorted_after}
-
-
-def test_a_line_that_raises_shows_what_it_read() -> None:
-    tape = watched(watch_task("attention", lp.model("llama3-8b"), Layout(tp=16)))
-    (failed,) = [step for step in tape.steps if step.error]
-    assert [tape.steps[n].name for n in failed.reads] == ["x", "wk"]
-    assert tape.steps[failed.reads[1]].local[0][0] == 4  # rows of wk: half a head of 8
-    made = film(tape)
-    (shown,) = [step for step in made["steps"] if step["error"]]
-    assert [made["tensors"][n]["name"] for n in shown["reads"]] == ["x", "wk"]
-    source = source_of(PROGRAMS["llama"].stage or PROGRAMS["llama"].function)
-    broken = source.replace("x @ head.mT", "x @ head")
-    staged = watched(watch_task("llama", None, Layout(pp=2), source=broken))
-    (failed,) = [step for step in staged.steps if step.error]
-    assert [staged.steps[n].name for n in failed.reads] == ["x", "output.weight"]
 
 
 def test_a_single_number_is_shown_as_it_is() -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 import llamapar as lp
 from inputs import few
 from llamapar.describe.placement import PARAMETERS
-from llamapar.errors import LlamaparError
 from llamapar.execution.body import reference
 from llamapar.execution.following import source_of
 from llamapar.panels.watch_panel import Watch, watch
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.cases import BREAK, CASES, HAPPENED, WRITE, Case
-from test_watch import BEGINS, shared_tapes, step_of
+from test_watch import BEGINS, step_of
 
-__all__ = ["shared_tapes"]
 pytestmark = pytest.mark.usefixtures("shared_tapes")
 
 PUZZLES = {name: case for name, case in CASES.items() if case.group == WRITE}
@@ -181,16 +178,3 @@ def test_nothing_brings_back_what_stood_before(name: str) -> None:
     assert (panel.code, panel.film) == (code, film)
     assert panel.payload["verdict"] is None
     assert panel.payload["says"] == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"case": "write_mask"}, r"^case='write_mask' is of program 'embedding', not of 'mlp'\n"),
-        ({"case": "drop_all_reduse"}, r"^case='drop_all_reduse' is not known\n"),
-        ({"fault": "drop_all_reduce"}, r"^argument='fault' is not known\n"),
-    ],
-)
-def test_a_case_that_is_none_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(LlamaparError, match=message):
-        watch("mlp", **arguments)

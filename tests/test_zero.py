@@ -240,13 +240,6 @@ def test_the_map_of_bfloat16_sends_what_a_step_was_seen_to_send(zero: int) -> No
     assert seen == said
 
 
-def test_a_small_run_keeps_copies_and_shards() -> None:
-    small = lp.shrink("llama3-8b", Layout(tp=8, dp=64, dp_replicate=4)).layout
-    assert (small.dp_shard, small.dp_replicate) == (2, 2)
-    assert lp.shrink("llama3-8b", Layout(tp=8, dp=64, dp_replicate=64)).layout.dp_shard == 1
-    assert lp.shrink("llama3-8b", Layout(tp=64, dp=64, dp_replicate=4)).layout.dp == 1
-
-
 # -- one fact of a trainer -------------------------------------------------------------------------
 
 
