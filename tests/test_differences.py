@@ -187,6 +187,41 @@ def test_a_pattern_is_said_only_where_it_fits_to_rounding() -> None:
     assert patterns.pattern_of(joins, lp.Layout(tp=4), {}) == "zero where it differs"
 
 
+def test_ranks_of_tp_never_average_and_those_of_dp_may() -> None:
+    whole = torch.randn(8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    owns = {0: whole * 1.5, 1: whole * 0.5}
+    axes = [Axis("channel")]
+    t = Pieces("gradient", "norm", whole, axes, owns, dict.fromkeys(owns, (range(8),)))
+    assert patterns.pattern_of(t, lp.Layout(dp=2), {}) == "each rank has its own; right is their mean over dp"
+    assert patterns.pattern_of(t, lp.Layout(tp=2), {}) == ""
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([[0], [1], [2], [3]], "the maximum of ranks 0 and 1 and 2 and 3"),
+        ([[0, 1], [2, 3]], "the maximum of the sums over ranks 0–1 and 2–3"),
+        ([[0, 2], [1, 3]], ""),
+    ],
+)
+def test_a_maximum_in_place_of_a_sum_is_told_with_its_groups(groups: list[list[int]], words: str) -> None:
+    columns = [*torch.randn(4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)]
+    own = torch.stack([sum(columns[rank] for rank in of) for of in groups]).amax(0)
+    assert patterns.maximum_in_words(own, columns, [1.0] * 4, 1e-9) == words
+
+
+def test_a_tensor_of_another_shape_is_told_by_the_rows_that_it_leaves_out() -> None:
+    t = of_two_ranks({})
+    own = t.pairs[1][0]
+    others = {1: own[[0, 1, 2, 4, 5, 6]]}
+    owns = {0: t.owns[0], 1: None}
+    short = Pieces(t.kind, t.name, t.whole, t.axes, owns, t.parts, others)
+    said = patterns.pattern_of(short, lp.Layout(tp=2), {})
+    assert said == "[6, 5] where [8, 5] should be, on rank 1: without heads 5, 7"
+    gone = Pieces(t.kind, t.name, t.whole, t.axes, owns, t.parts)
+    assert patterns.pattern_of(gone, lp.Layout(tp=2), {}) == "missing on rank 1"
+
+
 def test_a_result_that_is_equal_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[object] = []
     monkeypatch.setattr("llamapar.execution.result.of_program", lambda *given: followed.append(given))

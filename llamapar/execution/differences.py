@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
@@ -29,8 +29,18 @@ from .ends import End, axes_in, end_tensors, pieces_of
 from .engines import local
 from .first_line import FirstLine, first_line, first_of_pipeline
 from .module_reading import taken
-from .patterns import Pieces, Stretch, pattern_of, place_in_words, stretches, sum_in_words, weights
-from .placing import taken_at
+from .patterns import (
+    Pieces,
+    Stretch,
+    maximum_in_words,
+    pattern_of,
+    place_in_words,
+    shuffled,
+    stretches,
+    sum_in_words,
+    weights,
+)
+from .placing import rows_of
 from .replies import Cancelled
 from .rows import GRADIENT, LINE, LOSS, MEAN, OUTPUT, WEIGHT, Row
 from .step_patterns import norm_pattern, update_pattern
@@ -47,8 +57,9 @@ MOST_NAMES = 3
 @dataclass
 class Difference:
     """How numbers differ. tensors: those of one pattern, by name. place: where in them; pattern: what
-    happened to the numbers. line: the first wrong one; wrong: what it made, with its own place and pattern.
-    map: the last of the places, drawn. Each is "" where it is not known.
+    happened to the numbers. line: the first wrong one; wrong: what it made, with its own place and pattern;
+    stage: whose ranks these are, where not the world's. map: the last of the places, drawn. Each is "" where
+    it is not known.
     """
 
     tensors: str
@@ -59,6 +70,7 @@ class Difference:
     wrong_place: str = ""
     wrong_pattern: str = ""
     alone: bool = False
+    stage: str = ""
     map: DifferenceMap | None = None
     ranks: tuple[int, ...] = ()
     operands: list[tuple[str, ...]] = field(default_factory=list)
@@ -70,9 +82,14 @@ class Difference:
         what = f"{named}: {self.pattern or 'differs from one process'}"
         if self.wrong:
             how = "the reference does not compute" if self.alone else "is wrong"
-            first = ", ".join(filter(None, [f"{self.wrong} is the first that {how}", self.wrong_place]))
+            first = ", ".join(
+                filter(None, [f"{self.wrong} is the first that {how}{self.stage}", self.wrong_place])
+            )
             again = "" if self.wrong_pattern == self.pattern else self.wrong_pattern
             what += "; " + ": ".join(filter(None, [first, again]))
+        more = list(self.more)
+        if not (self.place or self.pattern or self.line):
+            more.append("where in it, and why, is not known")
         return Explanation(
             NOT_SHARDING if self.alone else SHARDING,
             what,
@@ -80,7 +97,7 @@ class Difference:
             line=self.line,
             ranks=self.ranks,
             operands=tuple(self.operands),
-            rivals=tuple(self.more),
+            rivals=tuple(more),
             level=LIKELY,
             map=self.map,
         )
@@ -148,9 +165,11 @@ def _look(
             _tell_line(story, line)
     _experiment(story, task, found, tick)
     if line is None:
-        line = first_of_pipeline(task, tick)
-        if line is not None:
-            _tell_line(story, line)
+        of_pipeline = first_of_pipeline(task, tick)
+        if isinstance(of_pipeline, FirstLine):
+            _tell_line(story, of_pipeline)
+        elif of_pipeline:
+            story.more.append(of_pipeline)
 
 
 def _experiment(
@@ -233,21 +252,24 @@ def _tell_line(story: Difference, line: FirstLine) -> None:
     task = line.task
     made = line.made
     story.line = f"{line.at.where.removesuffix(':0')}: {line.at.code}"
-    story.alone = line.like is not None
+    story.alone = line.alone
+    story.stage = line.stage
     story.wrong = made.name
     if made.name == "out" and made.code.startswith("return"):
         story.wrong = "what it returns"
     story.operands = [operand(step) for step in (*line.reads, made)]
     names = factors(task)
-    if line.like is not None:
+    if line.alone:
         story.more.append("one process alone makes the same mistake: no cut is to blame")
-        patterns = (pattern_of(pieces_of_step(line, whole), task.layout, names) for whole in line.like)
-        story.wrong_pattern = next(filter(None, patterns), "")
+        alike = (pattern_of(pieces_of_step(line, whole), task.layout, names) for whole in line.like)
+        story.wrong_pattern = next(filter(None, alike), "")
     elif made.at:
         t = pieces_of_step(line)
         story.wrong_place = place_in_words(t)
         draw(story, story.wrong, [*stretches(t)], task.setting)
-        story.wrong_pattern = pattern_of(t, task.layout, names) or _sum_of_ranks(t, line.reads)
+        alike = (shuffled(replace(t, whole=whole.reshape(t.whole.shape))) for whole in line.like)
+        pattern = pattern_of(t, task.layout, names) or _sum_of_ranks(t, line.reads)
+        story.wrong_pattern = pattern or next(filter(None, alike), "")
 
 
 def pieces_of_step(line: FirstLine, like: Tensor | None = None) -> Pieces:
@@ -260,7 +282,7 @@ def pieces_of_step(line: FirstLine, like: Tensor | None = None) -> Pieces:
     at = [*alike, made.at][0]
 
     def take(t: Tensor, rank: int) -> Tensor:
-        return taken_at(t, at[rank]).nan_to_num(0)
+        return taken(t, rows_of(at[rank])).nan_to_num(0)
 
     end = End(made.phase, made.name, made.whole, made.values, take)
     if like is not None:
@@ -270,17 +292,25 @@ def pieces_of_step(line: FirstLine, like: Tensor | None = None) -> Pieces:
 
 
 def _sum_of_ranks(t: Pieces, reads: Sequence[TapeStep]) -> str:
-    """What a line made as another sum than it should be of what the ranks have of a tensor that it read."""
+    """What a line made, where it should be a sum of what the ranks have of a tensor that it read: another
+    sum of them, or a maximum.
+    """
     for read in reads:
         for rank, (own, right) in t.pairs.items():
             columns = [of_rank.double() for of_rank in read.values.values()]
             if columns[0].shape == t.whole.shape:
                 columns = [taken(column, t.parts[rank]) for column in columns]
-            got = weights(own, columns, t.limit)
             should = weights(right, columns, t.limit)
-            if got is not None and should is not None and got != should:
-                words = f"on rank {rank} {sum_in_words(got, 'rank')} of {read.name}"
-                return f"{words}, where {sum_in_words(should, 'rank')} should be"
+            if should is None:
+                continue
+            got = weights(own, columns, t.limit)
+            if got is None:
+                words = maximum_in_words(own, columns, should, t.limit)
+            else:
+                words = "" if got == should else sum_in_words(got, "rank")
+            if words:
+                should_be = f"where {sum_in_words(should, 'rank')} should be"
+                return f"on rank {rank} {words} of {read.name}, {should_be}"
     return ""
 
 

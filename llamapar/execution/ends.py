@@ -68,6 +68,8 @@ def axes_in(task: Task, end: End) -> list[Axis]:
     sizes = {name: dim_size(task.setting, name) for name in DIMS if name in UNITS}
     head_dim = task.setting.model.head_dim
     axes = axes_of(end.whole.shape, sizes, head_dim)
+    if len(axes) > 3:  # [batch, seq, heads, head_dim]
+        axes[-1] = Axis("channel")
     cut = PARAMETERS.get(kind(end.name)) if end.kind in (GRADIENT, MEAN, WEIGHT) else None
     if isinstance(cut, Shard):
         axes[cut.dim] = Axis(cut.unit, head_dim if "head" in cut.unit else 1)
@@ -78,6 +80,7 @@ def pieces_of(end: End, axes: Sequence[Axis]) -> Pieces:
     """The same with the part of the whole that each rank should have; without padding. axes: of its dims."""
     index = torch.arange(1, end.whole.numel() + 1, dtype=torch.float64).view(end.whole.shape)
     owns = dict[int, Tensor | None]()
+    others = dict[int, Tensor]()
     parts = dict[int, Part]()
     for rank, own in end.owns.items():
         places = end.take(index, rank)
@@ -85,7 +88,9 @@ def pieces_of(end: End, axes: Sequence[Axis]) -> Pieces:
         owns[rank] = None
         if own is not None and own.shape == places.shape:
             owns[rank] = own[tuple(slice(len(rows)) for rows in parts[rank])]
-    return Pieces(end.kind, end.name, end.whole, axes, owns, parts)
+        elif own is not None:
+            others[rank] = own
+    return Pieces(end.kind, end.name, end.whole, axes, owns, parts, others)
 
 
 def _part(places: Tensor, shape: Sequence[int]) -> Part:

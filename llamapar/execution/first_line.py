@@ -32,14 +32,17 @@ class FirstLine(NamedTuple):
     """The step of the first wrong tensor, and the steps that its line read, of a task's ranks.
 
     at: the step of the line that made it; of a gradient the line whose backward does, that reads the tensor.
-    like: where one process makes the same mistake alone, what the reference computes of as many numbers.
+    like: what the reference computes of as many numbers. alone: whether one process makes the same mistake.
+    stage: whose ranks these are, where not the world's.
     """
 
     task: Task
     made: TapeStep
     reads: tuple[TapeStep, ...]
-    like: Sequence[Tensor] | None
     at: TapeStep
+    like: Sequence[Tensor] = ()
+    alone: bool = False
+    stage: str = ""
 
 
 class _Computed(TorchDispatchMode):
@@ -64,13 +67,14 @@ def _is_among(t: Tensor | None, others: Iterable[Tensor]) -> bool:
         return False
     flat = t.flatten()
     limit = FIT * largest(t)
-    return any(gap(flat, other.flatten()) <= limit for other in others if other.numel() == t.numel())
+    return any(gap(flat, other.flatten()) < limit for other in others if other.numel() == t.numel())
 
 
 def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
     """The first wrong line of a program in float64, on the ranks of one stage; None if it does not run in
     this way, or on too many.
     """
+    stage = " on a stage, whose ranks are counted from 0" if task.layout.pp > 1 else ""
     task = unpiped(task)
     if task.layout.world > MOST_RANKS:
         return None
@@ -97,30 +101,34 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
     made = steps[right.index(False)]
     like = [t for t in computed if t.numel() == made.whole.numel() and t.is_floating_point()]
     reads = tuple(steps[n] for n in made.reads)
+    if made.phase == "gradients" and not reads:
+        reads = (pairs.before_sums(made.name),)
     at = reads[0] if reads and made.phase == "backward" else made
-    return FirstLine(task, made, reads, like if alone else None, at)
+    return FirstLine(task, made, reads, at, like, alone, stage)
 
 
-def first_of_pipeline(task: Task, tick: Callable[[], None]) -> FirstLine | None:
+def first_of_pipeline(task: Task, tick: Callable[[], None]) -> FirstLine | str:
     """The same of a pipeline's operations, sums and updates, beside one rank a stage; with as few layers as
-    there are stages, unless tensors are given.
+    there are stages, unless tensors are given. Else why no line is named, "" for what is not followed.
     """
     setting = task.setting
     if setting.schedule is None or setting.layout.world > MOST_RANKS:
-        return None
+        return ""
     if not task.given:
         task = replace(
             task, setting=replace(setting, model=setting.model.replace(n_layers=setting.layout.stages))
         )
     steps = stages_tape(task, None, tick).steps
     right = right_steps(steps, [step.agrees for step in steps])
-    if all(right) or any(step.error for step in steps):
-        return None
+    if any(step.error for step in steps):
+        return ""
+    if all(right):
+        return "line by line the ranks equal one rank a stage that runs the same program, so no line is named"
     made = steps[right.index(False)]
     # The layers are fewer than the user's, so their numbers say nothing.
     name, code = (re.sub(r"layers\.\d+\.", "", text) for text in (made.name, made.code))
     made = replace(made, name=name, code=code)
-    return FirstLine(task, made, tuple(steps[n] for n in made.reads), None, made)
+    return FirstLine(task, made, tuple(steps[n] for n in made.reads), made)
 
 
 def right_steps(steps: Sequence[TapeStep], right: Sequence[bool]) -> list[bool]:

@@ -136,14 +136,14 @@ class Followed:
     run.
 
     gradients: index in `seen` → gradient, with the number of events before and after it was made. reduced:
-    name → the same for a parameter's gradient after the sums over ranks. calls: of functions, each with the
-    number of events before and after it.
+    name → the same for a parameter's gradient after the sums over ranks, and what it was before them. calls:
+    of functions, each with the number of events before and after it.
     """
 
     seen: list[Seen] = field(default_factory=list)
     calls: list[tuple[tuple[int, int], tuple[int, int]]] = field(default_factory=list)
     gradients: dict[int, tuple[Tensor, int, int]] = field(default_factory=dict)
-    reduced: dict[str, tuple[Tensor, int, int]] = field(default_factory=dict)
+    reduced: dict[str, tuple[Tensor, int, int, Tensor]] = field(default_factory=dict)
     events: Mapping[int, tuple[CollectiveEvent, ...]] = field(default_factory=dict)
     errors: dict[int, BaseException] = field(default_factory=dict)
     error_at: Key = NOWHERE
@@ -250,7 +250,7 @@ def backward(run: LiveRun) -> None:
             since = recorder.length[0]
             scattered = setting.shards.cuts("parameters")
             [reduced] = reduce_gradients(mesh, setting, {name: gradient}, scattered).values()
-            found.reduced[name] = reduced * setting.layout.dp, since, recorder.length[0]
+            found.reduced[name] = reduced * setting.layout.dp, since, recorder.length[0], gradient
 
 
 def _note(at: dict[int, int], i: int, recorder: Recorder, gradient: Tensor) -> None:

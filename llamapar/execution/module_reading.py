@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import Coord, Layout
 from llamapar.records.tables import span
 from llamapar.records.trace import grouped, some
 
@@ -42,6 +42,9 @@ TRAINER = {"cp": ("mean", "sum"), "dp": ("mean", "sum")}
 
 FIT = 1e-7
 """Largest max|Δ| / max|whole| that fits in float64: a module may round to float32 inside."""
+
+REDUCTIONS: Mapping[str, Callable[..., Tensor]] = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}
+"""A way in which ranks add up a tensor → what does it along a dim."""
 
 SAMPLED = 64
 """Numbers of a row that are compared to find it; what is found is compared in full."""
@@ -130,10 +133,15 @@ def rows_in(own: Tensor, whole: Tensor, dim: int, limit: float) -> Sequence[int]
 
 
 def taken(whole: Tensor, part: Sequence[Sequence[int]]) -> Tensor:
-    """The part of a whole tensor."""
+    """The part of a whole tensor; rows beyond its end are pad rows, filled with NaN."""
     for dim, rows in enumerate(part):
-        if len(rows) < whole.shape[dim]:
-            whole = whole.index_select(dim, torch.tensor(rows, dtype=torch.int64))
+        if rows == range(whole.shape[dim]):
+            continue
+        past = max(rows, default=0) + 1 - whole.shape[dim]
+        if past > 0:
+            pad = whole.new_full((*whole.shape[:dim], past, *whole.shape[dim + 1 :]), torch.nan)
+            whole = torch.cat([whole, pad], dim)
+        whole = whole.index_select(dim, torch.tensor(rows, dtype=torch.int64))
     return whole
 
 
@@ -175,6 +183,25 @@ def runs_in_words(rows: Sequence[int]) -> str:
 # -- readings --------------------------------------------------------------------------------------
 
 
+def added_up(
+    owns: Mapping[int, Tensor],
+    ways: Mapping[str, str],
+    coords: Mapping[int, Coord],
+    parts: Mapping[int, object] | None,
+) -> dict[int, Tensor]:
+    """rank → the sum, mean or maximum over each axis of `ways`, of the ranks that hold the same part."""
+    values = dict(owns)
+    for axis, way in ways.items():
+        groups = dict[object, list[int]]()
+        for rank, t in values.items():
+            place = coords[rank]._replace(**{axis: 0}), parts and parts[rank], t.shape
+            groups.setdefault(place, []).append(rank)
+        for ranks in groups.values():
+            stack = torch.stack([values[rank] for rank in ranks])
+            values |= dict.fromkeys(ranks, REDUCTIONS[way](stack, 0))
+    return values
+
+
 def reading(
     owns: Mapping[int, Tensor],
     whole: Tensor,
@@ -190,26 +217,12 @@ def reading(
     """
     size = largest(whole)
     nearest = math.inf
+    coords = {rank: layout.coord_of(rank) for rank in owns}
     axes = [axis for axis in ways if layout.size(axis) > 1]
     choices = itertools.product(*(("", *ways[axis]) for axis in axes))
     for choice in sorted(choices, key=lambda choice: len(axes) - choice.count("")):
         summed = {axis: way for axis, way in zip(axes, choice, strict=True) if way}
-        values = dict(owns)
-        for axis, way in summed.items():
-            # Of the ranks along the axis, those that hold the same part.
-            place = {
-                r: (layout.coord_of(r)._replace(**{axis: 0}), parts and parts[r], t.shape)
-                for r, t in values.items()
-            }
-            add: Callable[..., Tensor] = torch.sum
-            if way == "mean":
-                add = torch.mean
-            elif way == "max":
-                add = torch.amax
-            values = {
-                r: add(torch.stack([t for other, t in values.items() if place[other] == place[r]]), 0)
-                for r in values
-            }
+        values = added_up(owns, summed, coords, parts)
         found: Parts = parts or {r: part_of(t, whole, tolerance * size) for r, t in values.items()}
         held = {r: part for r, part in found.items() if part is not None}
         rows = [set().union(*(part[dim] for part in held.values())) for dim in range(whole.dim())]
@@ -222,6 +235,15 @@ def reading(
             words = words or parts_in_words(held, layout, whole.shape)
             return TensorReading(True, words if words != "copy" else "whole on each rank", error, summed)
     return TensorReading(False, "DIFFERS", nearest)
+
+
+def call_reading(owns: Mapping[int, Tensor], whole: Tensor, layout: Layout, backward: bool) -> TensorReading:
+    """How ranks hold what a submodule took or gave, or its gradient."""
+    found = reading(owns, whole, layout, FIT, FORWARD)
+    if backward and not found.fits:
+        # The loss of a dp rank is often a mean over its own sequences, and its gradients are larger.
+        found = reading({r: t / layout.dp for r, t in owns.items()}, whole, layout, FIT, FORWARD)
+    return found
 
 
 # -- the first difference --------------------------------------------------------------------------
@@ -267,12 +289,8 @@ class _Calls:
             sides.append(tensors)
         for i in (i for i in sides[0] if all(i in side for side in sides)):
             whole, *of_ranks = (side[i] for side in sides)
-            # The loss of a dp rank is often a mean over its own sequences, and its gradients are larger.
-            for dp in (1, self.layout.dp) if self.backward else (1,):
-                owns = {rank: t / dp for rank, t in zip(self.ranks, of_ranks, strict=True)}
-                one = reading(owns, whole, self.layout, FIT, FORWARD)
-                if one.fits:
-                    break
+            owns = dict(zip(self.ranks, of_ranks, strict=True))
+            one = call_reading(owns, whole, self.layout, self.backward)
             found.append(one)
         words = "; ".join(dict.fromkeys(one.words for one in found))
         summed = {axis: way for one in found for axis, way in one.summed.items()}

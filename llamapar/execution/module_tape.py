@@ -15,7 +15,7 @@ from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape, TapeStep
 
 from .engines import local
-from .module_reading import FIT, FORWARD, reading
+from .module_reading import FIT, call_reading
 from .module_rows import judged
 from .module_run import Key, ModuleOutcome, run_module_rank
 from .module_task import ModuleTask, sequences
@@ -82,24 +82,19 @@ def _of_calls(
     of_ranks = {rank: {call.key: call.tensors for call in of.calls} for rank, of in outcomes.items()}
     count = 0
     for phase, what in (("forward", "output"), ("backward", "output's gradient")):
-        scales = [1]
-        calls = one.calls
-        if phase == "backward":
-            # The loss of a dp rank is often a mean over its own sequences, and its gradients are larger.
-            scales.append(task.layout.dp)
-            calls = calls[::-1]
+        backward = phase == "backward"
+        calls = one.calls[::-1] if backward else one.calls
         made = dict[Key | None, tuple[int, ...]]()
         for call in calls:
             ends = [call.key, call.caller]
-            if phase == "backward":
+            if backward:
                 ends.reverse()
             for i, whole in call.tensors.get(what, {}).items():
                 found = {rank: of.get(call.key, {}).get(what, {}).get(i) for rank, of in of_ranks.items()}
                 owns = {rank: t for rank, t in found.items() if t is not None}
                 if len(owns) < len(found):
                     continue  # A plan may call something else.
-                scaled = ({rank: t / n for rank, t in owns.items()} for n in scales)
-                agrees = any(reading(of, whole, task.layout, FIT, FORWARD).fits for of in scaled)
+                agrees = call_reading(owns, whole, task.layout, backward).fits
                 where = call.key[0] or NO_NAME
                 name = f"{what} of {where}"
                 shapes = {rank: tuple(t.shape) for rank, t in owns.items()}

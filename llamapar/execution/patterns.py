@@ -9,17 +9,17 @@ what a tensor is for, and the line that made it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from llamapar.describe.layout import Layout
+from llamapar.describe.layout import Layout, divisors
 from llamapar.records.trace import some
 
-from .module_reading import Part, gap, largest, reading, rows_in, runs_in_words, taken
+from .module_reading import Part, gap, largest, part_of, reading, rows_in, runs_in_words, taken
 
 FIT = 1e-9
 """Largest max|Δ| / max|whole| that fits a pattern, in float64."""
@@ -52,7 +52,8 @@ class Axis(NamedTuple):
 @dataclass(frozen=True)
 class Pieces:
     """A tensor of the ranks beside the whole of it. axes: of its dims. owns: rank → its own, None for none or
-    another shape. parts: rank → the part of the whole that its own should be.
+    another shape. parts: rank → the part of the whole that its own should be. others: rank → its own, of
+    another shape.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Pieces:
     axes: Sequence[Axis]
     owns: Mapping[int, Tensor | None]
     parts: Mapping[int, Part]
+    others: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[int]:
@@ -173,7 +175,7 @@ def pattern_of(t: Pieces, layout: Layout, names: Mapping[str, float]) -> str:
     if not t.ranks:
         return ""
     if t.missing:
-        return f"missing, or of another shape, on {some(t.missing)}"
+        return _missing(t)
     own, _ = _all_numbers(t)
     if not bool(own.isfinite().all()):
         return "not a number" if bool(own.isnan().any()) else "infinite"
@@ -182,7 +184,7 @@ def pattern_of(t: Pieces, layout: Layout, names: Mapping[str, float]) -> str:
     factor = factor_of(t)
     if factor is not None and abs(factor - 1) > FIT and (own.numel() > 4 or equal_names(factor, names)):
         return factor_in_words(factor, equal_names(factor, names))
-    return _summand(t, layout) or _other_rows(t) or _zero(t) or _shuffled(t)
+    return _summand(t, layout) or _other_rows(t) or _zero(t) or shuffled(t)
 
 
 def _all_numbers(t: Pieces) -> tuple[Tensor, Tensor]:
@@ -221,9 +223,9 @@ def factor_in_words(factor: float, names: Sequence[str]) -> str:
 
 def _summand(t: Pieces, layout: Layout) -> str:
     """Ranks that should all have one sum, mean or maximum, and have their own part of it."""
-    axes = [axis for axis in layout.axes if layout.size(axis) > 1]
     owns = {rank: own for rank, (own, _) in t.pairs.items()}
-    ways = dict.fromkeys(axes, ("sum", "mean", "max"))
+    # Ranks of tp and pp never average; where their mean fits, a sum over another axis was made twice.
+    ways = dict.fromkeys(layout.axes, ("sum", "max")) | dict.fromkeys(("cp", "dp"), ("sum", "mean", "max"))
     found = reading(owns, t.whole.double(), layout, FIT, ways, t.parts)
     if not found.fits or not found.summed:
         return ""
@@ -260,6 +262,22 @@ def _other_rows(t: Pieces) -> str:
     return ""
 
 
+def _missing(t: Pieces) -> str:
+    """No tensor on some ranks, or one of another shape, and the rows that it leaves out."""
+    rank = t.missing[0]
+    if rank not in t.others:
+        return f"missing on {some(t.missing)}"
+    own = t.others[rank].double()
+    should = t.parts[rank]
+    words = f"{list(own.shape)} where {[*map(len, should)]} should be, on {some(t.missing)}"
+    held = part_of(own, taken(t.whole.double(), should), t.limit)
+    for axis, all_rows, rows in zip(t.axes, should, held or (), strict=False):
+        lost = sorted({*range(len(all_rows))}.difference(rows))
+        if lost:
+            words += f": without {axis.unit}s {runs_in_words(axis.units(all_rows[n] for n in lost))}"
+    return words
+
+
 def _zero(t: Pieces) -> str:
     """Zero where it differs."""
     pairs = t.pairs
@@ -268,12 +286,14 @@ def _zero(t: Pieces) -> str:
     )
 
 
-def _shuffled(t: Pieces) -> str:
-    """The same numbers at other places."""
+def shuffled(t: Pieces) -> str:
+    """The same numbers at other places; "" if they are not, or at none."""
     for rank in t.off:
         own, right = (side.flatten().sort().values for side in t.pairs[rank])
         if len(own) <= 4 or gap(own, right) > t.limit:
             return ""
+    if not t.off:
+        return ""
     return "the right numbers in another order"
 
 
@@ -305,3 +325,19 @@ def sum_in_words(got: Sequence[float], of: str) -> str:
     if len(has) == 1:
         return f"{times}what {of} {has[0]} has"
     return f"{times}the sum over {of}s {runs_in_words(has)}"
+
+
+def maximum_in_words(own: Tensor, columns: Sequence[Tensor], should: Sequence[float], limit: float) -> str:
+    """What `own` is if ranks, or groups of as many ranks, took a maximum where they should have summed:
+    "the maximum of the sums over ranks 0–1 and 2–3"; "" if it is no maximum.
+
+    should: the weights with which the right sum has the columns, one for each rank.
+    """
+    has = [rank for rank, weight in enumerate(should) if weight]
+    for size in divisors(len(has))[:-1]:
+        groups = [has[n : n + size] for n in range(0, len(has), size)]
+        sums = [torch.stack([should[rank] * columns[rank] for rank in of]).sum(0) for of in groups]
+        if gap(own, torch.stack(sums).amax(0)) <= limit:
+            of = "ranks" if size == 1 else "the sums over ranks"
+            return f"the maximum of {of} {' and '.join(map(runs_in_words, groups))}"
+    return ""

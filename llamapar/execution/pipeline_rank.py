@@ -279,6 +279,17 @@ def tensor_names(setting: Setting, pp_rank: int) -> set[str]:
     }
 
 
+def driven(turns: Turns, answer: Callable[[Message | Post], Tensor | None]) -> Results:
+    """Run one rank to its end. answer: the content of a message that it asks for; None to what it posts."""
+    content = None
+    try:
+        while True:
+            content = answer(turns.send(content))
+    except StopIteration as end:
+        results: Results = end.value
+        return results
+
+
 def run_ranks(ranks: list[PipelineRank]) -> list[Results]:
     """Run all ranks of a pipeline in one process; any rank with a ready operation continues.
 

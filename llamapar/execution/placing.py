@@ -10,7 +10,7 @@ own program is placed like ours.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +20,8 @@ from llamapar.describe.layout import Coord
 from llamapar.describe.splits import Split
 from llamapar.records.trace import Place
 from llamapar.spmd.setting import Setting
+
+from .module_reading import added_up, taken
 
 COPY = Place("copy")
 SUMMAND = Place("summand")
@@ -164,28 +166,15 @@ def _agree(
     coords: Mapping[int, Coord],
 ) -> bool:
     """Whether the ranks' numbers, combined by this placement, equal the whole."""
-    summed = [axis for axis, place in ways.items() if place.kind == "summand"]
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for rank in local:
-        rest = tuple(n for axis, n in coords[rank]._asdict().items() if axis not in summed)
-        groups.setdefault((rest, at[rank]), []).append(rank)
-    for ranks in groups.values():
-        total = sum((local[rank] for rank in ranks[1:]), local[ranks[0]])
-        expected = taken_at(whole, at[ranks[0]])
+    summed = {axis: "sum" for axis, place in ways.items() if place.kind == "summand"}
+    for rank, total in added_up(local, summed, coords, at).items():
+        expected = taken(whole, rows_of(at[rank]))
         pads = expected.isnan() & ~total.isnan()
         if not torch.allclose(total[~pads], expected[~pads], rtol=CLOSE, atol=CLOSE):
             return False
     return True
 
 
-def taken_at(whole: Tensor, at: At) -> Tensor:
-    """The piece of the whole at these ranges; rows beyond its end are pad rows, filled with NaN."""
-    for dim, ranges in enumerate(at):
-        rows = [i for part in ranges for i in part]
-        if rows != list(range(whole.shape[dim])):
-            past = max(rows, default=0) + 1 - whole.shape[dim]
-            if past > 0:
-                pad = whole.new_full((*whole.shape[:dim], past, *whole.shape[dim + 1 :]), torch.nan)
-                whole = torch.cat([whole, pad], dim)
-            whole = whole.index_select(dim, torch.tensor(rows, dtype=torch.int64))
-    return whole
+def rows_of(at: At) -> list[Sequence[int]]:
+    """For each dim the indexes of the whole in the ranges."""
+    return [ranges[0] if len(ranges) == 1 else [*itertools.chain(*ranges)] for ranges in at]

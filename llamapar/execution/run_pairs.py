@@ -9,12 +9,11 @@ from torch import Tensor
 
 from llamapar.describe.layout import Layout
 from llamapar.describe.splits import NO_PADDING
-from llamapar.records.tables import Plain
 from llamapar.records.trace import Tape, TapeStep
 
 from .body import Task
 from .following import Followed, Seen, backward, follow
-from .line_by_line import Key
+from .line_by_line import NOWHERE, Key
 from .steps import Named, Steps, numbered, values_of
 
 MOST_RANKS = 16
@@ -71,8 +70,9 @@ class RunPairs:
             seen = self.here.seen[i]
             span = (seen.moment.since[0], seen.until[0])
             whole = self.whole.get(self.number[i])
-            held = {"whole": whole, "reads": self.reads(seen, i), "depth": seen.moment.depth}
-            steps.append(self._make("forward", seen.key, _shown_name(seen), seen.value, span, held))
+            reads = self.reads(seen, i)
+            own = seen.key, _shown_name(seen), seen.value, whole
+            steps.append(self._make("forward", *own, span, reads=reads, depth=seen.moment.depth))
         if self.here.errors:
             words = {rank: f"{type(error).__name__}: {error}" for rank, error in self.here.errors.items()}
             reads = self._read(self.here.error_read, 0, len(self.here.seen))  # 0: the program's own call
@@ -89,25 +89,40 @@ class RunPairs:
             gradients[name] = made[at[i]] = len(steps)
             reads = tuple(readers) or (at[i],)  # a gradient is made from those of what read the tensor
             whole = self.whole_gradients.get(self.number[i])
-            held = {"whole": whole, "reads": reads, "depth": seen.moment.depth}
             span = since, until
-            steps.append(self._make("backward", seen.key, name, gradient, span, held))
-        for name, (gradient, since, until) in self.here.reduced.items():
+            own = seen.key, name, gradient, whole
+            steps.append(self._make("backward", *own, span, reads=reads, depth=seen.moment.depth))
+        for name, (gradient, since, until, _) in self.here.reduced.items():
             alone = self.alone.reduced.get(name)
             code = f"{name}.grad = reduce_gradients({name}.grad)"
             key = Key("reduce_gradients", 0, code, f"{name}.grad")
             reads = (gradients[key.name],) if key.name in gradients else ()
-            held = {"whole": None if alone is None else alone[0], "reads": reads}
-            steps.append(self._make("gradients", key, key.name, gradient, (since, until), held))
+            whole = None if alone is None else alone[0]
+            own = key, key.name, gradient, whole
+            steps.append(self._make("gradients", *own, (since, until), reads=reads))
         return self.steps.tape(self.task, steps, self.task.program.function)
 
+    def before_sums(self, name: str) -> TapeStep:
+        """What the sums over ranks made a gradient of, which no line of the program names."""
+        *_, own = self.here.reduced[name.removesuffix(".grad")]
+        *_, whole = self.alone.reduced[name.removesuffix(".grad")]
+        return self._make("backward", NOWHERE, name, own, whole, (0, 0))
+
     def _make(
-        self, phase: str, key: Key, name: str, value: Tensor, span: tuple[int, int], held: Plain
+        self,
+        phase: str,
+        key: Key,
+        name: str,
+        value: Tensor,
+        whole: Tensor | None,
+        span: tuple[int, int],
+        reads: tuple[int, ...] = (),
+        depth: int = 0,
     ) -> TapeStep:
         """A step. Its collectives are those between two lengths of each rank's trace."""
         own = values_of(value, range(self.task.setting.layout.world))
         events = {rank: sent[slice(*span)] for rank, sent in self.here.events.items()}
-        return self.steps.make(key, name, own, phase=phase, events=events, **held)
+        return self.steps.make(key, name, own, whole, phase=phase, reads=reads, events=events, depth=depth)
 
     def reads(self, seen: Seen, i: int) -> tuple[int, ...]:
         """The steps whose tensors a line read."""

@@ -92,7 +92,7 @@ def _beside(found: Result, one: Tape, other: Tape) -> Result:
             story.pattern = f"there {names[0]} and {names[1]} part"
             if isinstance(found.ran, Task) and its.at:
                 task = unpiped(found.ran)
-                t = pieces_of_step(FirstLine(task, replace(its, whole=mine.whole), (), None, its))
+                t = pieces_of_step(FirstLine(task, replace(its, whole=mine.whole), (), its))
                 story.place = place_in_words(t)
                 draw(story, mine.name, [*stretches(t)], task.setting)
             story.operands = [operand(step) for step in (mine, its) if step.local]

@@ -22,7 +22,7 @@ from llamapar.spmd.setting import kind
 from .body import Task, call_function, differentiated, inputs, leaf, reference, uncut
 from .ends import axes_in, end_tensors, pieces_of
 from .engines import local
-from .module_reading import gap, taken
+from .module_reading import taken
 from .patterns import Pieces, equal_names, factor_in_words, factor_of, sum_in_words, weights
 from .run_pairs import MOST_RANKS
 from .ticking import Ticking
@@ -37,17 +37,10 @@ def what_if(task: Task, found: Sequence[Pieces], tick: Callable[[], None]) -> st
     for words, mistaken in _mistakes(task):
         with suppress(LlamaparError, RuntimeError), Ticking(tick):
             made = reference(mistaken).outputs
-            if all(_is_of(t, made[t.name]) for t in found):
+            # The whole of it is as large as the right one, so the ranks' parts are the same.
+            if not any(replace(t, whole=made[t.name]).ranks for t in found):
                 return f"it is what one process makes {words}"
     return ""
-
-
-def _is_of(t: Pieces, whole: Tensor) -> bool:
-    """Whether all ranks have their parts of another whole."""
-    if t.missing or whole.shape != t.whole.shape:
-        return False
-    wide = whole.double()
-    return all(gap(own, taken(wide, t.parts[rank])) <= t.limit for rank, (own, _) in t.pairs.items())
 
 
 def _mistakes(task: Task) -> Iterator[tuple[str, Task]]:

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from llamapar.execution.body import Cut, Results, Task, Work, groups_kept, inputs
 from llamapar.execution.messages import Message, Post, dtype_of, posts, shape_of
-from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensor_names
+from llamapar.execution.pipeline_rank import PipelineRank, driven, tensor_names
 from llamapar.execution.recorder import Recorder
 from llamapar.programs import breaking
 from llamapar.spmd import compat, gradients
@@ -57,6 +57,13 @@ class Carrier:
         }
         self.coming: dict[Message, _Coming] = {}
         self.sent: list[tuple[Message, dist.Work, Tensor]] = []
+
+    def answer(self, said: Message | Post) -> Tensor | None:
+        """Deliver what the rank posts, or what it asks for."""
+        if isinstance(said, Message):
+            return self.receive(said)
+        self.send(said)
+        return None
 
     def send(self, post: Post) -> None:
         """Start a send without waiting for it."""
@@ -119,21 +126,6 @@ def run_stages(
         pp_rank = carrier.coord["pp"]
         given = inputs(task, cut, wanted=tensor_names(setting, pp_rank))
         own = PipelineRank(mesh, task, pp_rank, recorder, given)
-        return _carry(own.turns(), carrier), own.work
-
-
-def _carry(turns: Turns, carrier: Carrier) -> Results:
-    """Deliver what the rank posts and requests, until it is done."""
-    content = None
-    try:
-        while True:
-            said = turns.send(content)
-            content = None
-            if isinstance(said, Post):
-                carrier.send(said)
-            else:
-                content = carrier.receive(said)
-    except StopIteration as end:
+        results = driven(own.turns(), carrier.answer)
         carrier.finish()
-        results: Results = end.value
-        return results
+        return results, own.work

@@ -31,8 +31,8 @@ from llamapar.execution.body import (
     inputs,
 )
 from llamapar.execution.ledger import Ledger
-from llamapar.execution.messages import Post, dtype_of, shape_of
-from llamapar.execution.pipeline_rank import PipelineRank, Turns, tensor_names
+from llamapar.execution.messages import Message, Post, dtype_of, shape_of
+from llamapar.execution.pipeline_rank import PipelineRank, Turns, driven, tensor_names
 from llamapar.execution.recorder import Recorder
 from llamapar.execution.replies import Cancelled
 from llamapar.execution.stepping import Trained
@@ -166,20 +166,15 @@ class DryRank(PipelineRank):
 
     def alone(self) -> Results:
         """Run the whole row; every message is answered with a tensor of its shape."""
-        turns = self.turns()
-        content = None
         coord = self.setting.layout.coord_of(self.recorder.ranks[0])._asdict()
-        try:
-            while True:
-                said = turns.send(content)
-                content = None
-                if not isinstance(said, Post):
-                    shape = shape_of(self.setting, said, coord)
-                    dtype = dtype_of(self.setting, said)
-                    content = torch.empty(shape, dtype=dtype, device="meta")
-        except StopIteration as end:
-            results: Results = end.value
-            return results
+
+        def answer(said: Message | Post) -> Tensor | None:
+            if isinstance(said, Post):
+                return None
+            shape = shape_of(self.setting, said, coord)
+            return torch.empty(shape, dtype=dtype_of(self.setting, said), device="meta")
+
+        return driven(self.turns(), answer)
 
 
 def run(
