@@ -79,11 +79,14 @@ class _Clock(Record):
                 hover = f"{name}: {1e3 * long:.3g} ms"
                 bars.append(draw.Bar(row, 1e3 * start, 1e3 * (start + long), hover))
             edge = {"width": 1, "color": style.PAPER}
-            found.append((bars, {"color": COLOURS[name], "line": edge}, name))
+            look = {"color": COLOURS[name], "line": edge}
+            if bars:
+                legend = draw.legend(name)
+                found.append(draw.bars(bars, len(self.rows), look, width=self.width, **legend))
         return Chart(
             kind="clock",
             title=self.title,
-            data=draw.looks(found, len(self.rows), width=self.width),
+            data=found,
             layout={
                 "height": 320,
                 "widest": self.rows[0],

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from llamapar.records.tables import cut, plural
 
 from . import style
 from .style import Spec
-
-Item = TypeVar("Item")
 
 SHOWN = 128
 """Most ranks (or stages) drawn one by one: past it the first ones and the last."""
@@ -39,10 +37,6 @@ class Rows(NamedTuple):
     def places(self) -> list[int]:
         """The positions of the drawn rows."""
         return [self.place(i) for i in self.drawn]
-
-    def each(self, of: Callable[[int], Item]) -> list[tuple[int, Item]]:
-        """The position of each drawn row, with the result of `of`."""
-        return [(self.place(i), of(i)) for i in self.drawn]
 
     @property
     def left_out(self) -> str:
@@ -156,11 +150,6 @@ def bars(made: Iterable[Bar], n: int, marker: Spec, **more: object) -> Spec:
     }
 
 
-def looks(found: Iterable[tuple[list[Bar], Spec, str]], n: int, **more: object) -> list[Spec]:
-    """A trace for each look that has bars: the bars, their marker, and the name in the legend."""
-    return [bars(made, n, marker, **legend(name) | more) for made, marker, name in found if made]
-
-
 def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, **more: object) -> Spec:
     """Vertical bars from 0."""
     return {"type": "bar", "x": x, "y": y, "width": width, "marker": marker, **more}
@@ -169,6 +158,12 @@ def columns(x: Sequence[float], y: Sequence[float], width: float, marker: Spec, 
 def scatter(mode: str, x: Sequence[float | None], y: Sequence[float | None], **more: object) -> Spec:
     """Points, connected according to `mode`: "markers", "lines", "text"; None separates two lines."""
     return {"type": "scatter", "mode": mode, "x": x, "y": y, **more}
+
+
+def points(mode: str, places: Iterable[tuple[float, float]], **more: object) -> Spec:
+    """The same of places (x, y)."""
+    x, y = [*zip(*places, strict=True)] or ((), ())
+    return scatter(mode, list(x), list(y), **more)
 
 
 def bar_width(n: int) -> float:
@@ -191,27 +186,6 @@ def packed(cells: bytes, cols: int) -> Spec:
     """Rows of `cols` small numbers, in the form of a heat map."""
     shape = f"{len(cells) // cols}, {cols}"
     return {"dtype": "u1", "bdata": base64.b64encode(cells).decode(), "shape": shape}
-
-
-def grid(cells: bytes, cols: int, each: int, colours: tuple[str, str], hover: str, gap: int) -> Spec:
-    """Tiles of `each` ranks, row by row, at their positions: x + y is a tile's first rank.
-
-    cells: 0 or 1 for each tile, its colour. gap: pixels between two tiles.
-    """
-    return {
-        "type": "heatmap",
-        "z": packed(cells, cols),
-        "x0": 0,
-        "dx": each,
-        "y0": 0,
-        "dy": cols * each,
-        "xgap": gap,
-        "ygap": gap,
-        "zmin": 0,
-        "zmax": 1,
-        "colorscale": [[i, colour] for i, colour in enumerate(colours)],
-        "hovertemplate": f"{hover}<extra></extra>",
-    }
 
 
 # -- lines and labels ------------------------------------------------------------------------------

@@ -105,9 +105,7 @@ def _keys(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing) -> Held
             if size == width:
                 drawing.label(x, middle(KEY_VALUE) + 4, name, look)
                 held.setdefault(head, []).append((i, x))
-            for edge, row in zip(x, (start, stop), strict=True):
-                if row % width:
-                    drawing.tear(edge, KEY_VALUE)
+            drawing.tear(x, (start, stop), width, KEY_VALUE)
     return held
 
 
@@ -121,24 +119,15 @@ def _queries(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing, held
         size = group_rows if m.n_kv_heads <= draw.SHOWN else m.q_dim
     most = max([len(rank.q_rows) for rank in ranks]) or 1
     for i, rank in enumerate(ranks):
-        left, right = drawing.columns[i]
-
-        def across(
-            start: int, stop: int, rank: RankHeads = rank, left: float = left, right: float = right
-        ) -> Ends:
-            scale = (right - left) / most
-            return left + (start - rank.q_rows.start) * scale, left + (stop - rank.q_rows.start) * scale
-
+        first = rank.q_rows.start
         for start, stop in _pieces(rank.q_rows, size):
-            x = across(start, stop)
+            x = within(drawing.columns[i], (start - first) / most, (stop - first) / most)
             drawing.box("q", (start / m.q_dim, stop / m.q_dim), x, QUERY, f"tp{start // group_rows % 2}")
-            for edge, row in zip(x, (start, stop), strict=True):
-                if row % width:
-                    drawing.tear(edge, QUERY)
+            drawing.tear(x, (start, stop), width, QUERY)
         for head in record.kv_needed(rank.rank) if held else ():
             rows = max(rank.q_rows.start, head * group_rows), min(rank.q_rows.stop, (head + 1) * group_rows)
             part = (rows[0] / m.q_dim, rows[1] / m.q_dim)
-            x = across(*rows)
+            x = within(drawing.columns[i], (rows[0] - first) / most, (rows[1] - first) / most)
             holders = held.get(head, [])
             own = [to for j, to in holders if j == i]
             for to in own:

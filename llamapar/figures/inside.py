@@ -7,9 +7,9 @@ the current step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from html import escape
 
+from llamapar.describe.layout import Coord
 from llamapar.records.tables import human, plural
 from llamapar.timing.inside import LayerStep, LayerSteps
 
@@ -34,15 +34,6 @@ LATER = 0.25
 """Opacity of what comes after the cursor."""
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A drawn rank and its coord."""
-
-    rank: int
-    tp: int
-    cp: int
-
-
 def picture(record: LayerSteps) -> tuple[Spec, str]:
     """The pass that contains the cursor; the forward without one."""
     steps = record.of(record.phase)
@@ -52,7 +43,7 @@ def picture(record: LayerSteps) -> tuple[Spec, str]:
     longest = max(step.seconds for _, step in steps) * 1e3
     data = [trace for late in (False, True) for trace in _traces(record, steps, columns, late)]
     names = [f"{n}  {step.name}" for n, step in steps]
-    heads = [f"rank {c.rank}<br>tp {c.tp}, cp {c.cp}" for c in columns]
+    heads = [f"rank {record.layout.rank_of(*c)}<br>tp {c.tp}, cp {c.cp}" for c in columns]
     columns_side = draw.axis("", [-0.5, len(columns) - 0.5], domain=[0, 0.74], showgrid=False)
     steps_side = draw.axis("", [last + 0.5, first - 0.5], showgrid=False)
     note = _note(record, columns)
@@ -76,7 +67,7 @@ def picture(record: LayerSteps) -> tuple[Spec, str]:
     ).drawn()
 
 
-def _columns(record: LayerSteps) -> list[_Column]:
+def _columns(record: LayerSteps) -> list[Coord]:
     """The rank and its neighbours."""
     lay = record.layout
     here = record.layout.coord_of(record.rank)
@@ -87,10 +78,10 @@ def _columns(record: LayerSteps) -> list[_Column]:
         mine = getattr(here, axis)
         start = max(0, min(mine // each * each, size - each))
         near[axis] = range(start, min(start + each, size))
-    return [_Column(lay.rank_of(tp, cp, here.pp, here.dp), tp, cp) for cp in near["cp"] for tp in near["tp"]]
+    return [here._replace(tp=tp, cp=cp) for cp in near["cp"] for tp in near["tp"]]
 
 
-def _note(record: LayerSteps, columns: list[_Column]) -> str:
+def _note(record: LayerSteps, columns: list[Coord]) -> str:
     if record.cursor:
         step = record.steps[record.cursor - 1]
         sent = f": {step.times} over {step.axis.upper()}" if step.sent else ""
@@ -125,7 +116,7 @@ def _cursor(step: int) -> Spec:
 
 
 def _traces(
-    record: LayerSteps, steps: list[tuple[int, LayerStep]], columns: list[_Column], late: bool
+    record: LayerSteps, steps: list[tuple[int, LayerStep]], columns: list[Coord], late: bool
 ) -> Iterator[Spec]:
     """Boxes, collectives and times of the steps up to the cursor, or after it."""
     mine = [(n, step) for n, step in steps if (n > record.cursor > 0) == late]
@@ -151,16 +142,17 @@ def _traces(
         yield _times(these, axis) | more
 
 
-def _hover(record: LayerSteps, step: LayerStep, column: _Column) -> str:
+def _hover(record: LayerSteps, step: LayerStep, column: Coord) -> str:
     where, line = step.code
+    rank = record.layout.rank_of(*column)
     said = [f"<b>{step.name}</b>, about {step.seconds * 1e3:.3g} ms"]
     if step.sent:
-        group = record.layout.group(step.axis, column.rank)
+        group = record.layout.group(step.axis, rank)
         apart = group[1] - group[0]
         ends = f"ranks {group[0]} to {group[-1]}" + (f", {apart} apart" if apart > 1 else "")
         said.append(f"{step.times} over {step.axis.upper()}: {ends}")
         said.append(f"waits for {step.waits}")
-    said.append(f"rank {column.rank} then holds {step.holds(column.tp)}")
+    said.append(f"rank {rank} then holds {step.holds(column.tp)}")
     return "<br>".join([*said, *([where, escape(line, quote=False)] if where else [])])
 
 
@@ -171,7 +163,7 @@ def _words(step: LayerStep, tp: int) -> str:
     return f"{tokens}<br>× {' × '.join(rest)}"
 
 
-def _arrows(steps: list[tuple[int, LayerStep]], columns: list[_Column], axis: str) -> Spec:
+def _arrows(steps: list[tuple[int, LayerStep]], columns: list[Coord], axis: str) -> Spec:
     """From each drawn rank to the ranks of its group; in a ring only to the next."""
     x = list[float | None]()
     y = list[float | None]()
@@ -194,16 +186,14 @@ def _arrows(steps: list[tuple[int, LayerStep]], columns: list[_Column], axis: st
 
 def _times(steps: list[tuple[int, LayerStep]], axis: str) -> Spec:
     """The duration of each step, and for a collective its bytes."""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": [n for n, _ in steps],
-        "x": [draw.number(step.seconds * 1e3) for _, step in steps],
-        "width": 0.6,
-        "xaxis": "x2",
-        "marker": {"color": style.COLOURS.get(axis, style.LINE)},
-        "text": [human(step.bytes) if step.sent else "" for _, step in steps],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "hovertext": [f"{step.name}: about {step.seconds * 1e3:.3g} ms" for _, step in steps],
-    }
+    taken = [(n, step, step.seconds * 1e3) for n, step in steps]
+    return draw.bars(
+        [Bar(n, 0, ms, f"{step.name}: about {ms:.3g} ms") for n, step, ms in taken],
+        1,
+        {"color": style.COLOURS.get(axis, style.LINE)},
+        width=0.6,
+        xaxis="x2",
+        text=[human(step.bytes) if step.sent else "" for _, step in steps],
+        textposition="outside",
+        cliponaxis=False,
+    )

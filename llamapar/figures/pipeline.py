@@ -14,6 +14,7 @@ from llamapar.place.pipeline import Moment, Schedule, Timeline, Timelines
 from llamapar.records.tables import plural
 
 from . import draw, style
+from .chart import Chart
 from .draw import Rows
 from .style import Spec
 
@@ -115,24 +116,32 @@ def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[S
     height = HEIGHT * len(lines) + LINE_HEIGHT * sum(max(0, len(each.drawn) - 8) for each in rows)
     time = f"time; a forward takes {first.durations['F']:g}"
     bubbles = ", ".join(f"{line.schedule.title}\u00a0{line.bubble:.2%}" for line in lines)
-    layout = style.layout(
-        "pipeline",
-        first.title.replace("micro-", "micro\u2011") if len(lines) == 1 else f"Bubble of compute: {bubbles}",
-        "; ".join(filter(None, [_note(first, len(lines) == 1), rows[0].left_out])),
-        widest="rank 00",
-        height=height,
-        legend_rows=3,
-        legend={"y": round(-LEGEND_BELOW / (height - style.TOP - style.BOTTOM), 4), "entrywidth": ENTRY},
-        xaxis=draw.axis(time, [0, end], anchor=_axis("y", 2 * len(lines) - 1), showgrid=False),
-        **axes,
-    )
-    layout["annotations"] = [] if len(lines) == 1 else _names(lines, axes)
+    axes["annotations"] = [] if len(lines) == 1 else _names(lines, axes)
     if moments:
         cursor = max(moment.time for moment in moments)
-        layout["shapes"] = [draw.rule("x", cursor, color=style.WARN)]
+        axes["shapes"] = [draw.rule("x", cursor, color=style.WARN)]
         for i, (moment, each) in enumerate(zip(moments, rows, strict=True)):
-            layout["annotations"] += _cursor(moment, each, cursor, end, _axis("y", 2 * i))
-    return {"data": data, "layout": layout}, _summary(lines, rows, moments)
+            axes["annotations"] += _cursor(moment, each, cursor, end, _axis("y", 2 * i))
+    return Chart(
+        kind="pipeline",
+        title=first.title.replace("micro-", "micro\u2011")
+        if len(lines) == 1
+        else f"Bubble of compute: {bubbles}",
+        note="; ".join(filter(None, [_note(first, len(lines) == 1), rows[0].left_out])),
+        data=data,
+        layout={
+            "widest": "rank 00",
+            "height": height,
+            "legend_rows": 3,
+            "legend": {
+                "y": round(-LEGEND_BELOW / (height - style.TOP - style.BOTTOM), 4),
+                "entrywidth": ENTRY,
+            },
+            "xaxis": draw.axis(time, [0, end], anchor=_axis("y", 2 * len(lines) - 1), showgrid=False),
+            **axes,
+        },
+        head=_summary(lines, rows, moments),
+    ).drawn()
 
 
 def _axis(name: str, i: int) -> str:

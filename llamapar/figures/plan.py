@@ -28,23 +28,20 @@ class Mark(NamedTuple):
 
 def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
     """Points, the Pareto frontier, and marks for your own layouts."""
-    points = [_place(one) for one in record.layouts]
     frontier = [_place(one) for one in record.frontier]
     line: Spec = {"color": style.LINE, "width": 1.5, "dash": "dot", "shape": "hv"}
     data = [
-        draw.scatter(
+        draw.points(
             "lines",
             # From the smallest to the fastest: steps ("hv") then show what each GiB more can buy.
-            [x for x, _ in reversed(frontier)],
-            [y for _, y in reversed(frontier)],
+            reversed(frontier),
             line=line,
             hoverinfo="skip",
             **draw.legend("nothing is both faster and smaller"),
         ),
-        draw.scatter(
+        draw.points(
             "markers",
-            [x for x, _ in points],
-            [y for _, y in points],
+            [_place(one) for one in record.layouts],
             marker={"size": 8, "color": style.COLOURS["tp"], "opacity": 0.75},
             hovertext=[_hover(one) for one in record.layouts],
             **draw.legend("a layout that passes"),
@@ -52,10 +49,9 @@ def picture(record: Plan, marks: Sequence[Mark] = ()) -> tuple[Spec, str]:
     ]
     for mark, (symbol, colour) in zip(marks, LOOKS, strict=False):
         look = {"symbol": symbol, "size": 16, "color": colour, "line": {"width": 1.5, "color": style.PAPER}}
-        x = [draw.number(mark.held / GIB)]
-        y = [draw.number(mark.seconds)]
+        place = draw.number(mark.held / GIB), draw.number(mark.seconds)
         data.append(
-            draw.scatter("markers", x, y, marker=look, hovertext=[mark.hover], **draw.legend(mark.name))
+            draw.points("markers", [place], marker=look, hovertext=[mark.hover], **draw.legend(mark.name))
         )
     there = record.gpu.hbm_bytes / GIB
     if record.layouts:

@@ -150,8 +150,20 @@ def _heatmap(record: RankGrid, shades: bytes, first_row: int, cols: int) -> Spec
     if record.block > 1:
         upto = "up to " if record.layout.world % record.block else ""
         cell = f"{upto}{plural(record.block, 'rank')} from rank %{{y:d}} + %{{x:d}}"
-    drawn = draw.grid(shades, cols, record.block, style.BANDS, cell, gap=gap)
-    return drawn | {"y0": first_row * row, "dy": row}
+    return {
+        "type": "heatmap",
+        "z": draw.packed(shades, cols),
+        "x0": 0,
+        "dx": record.block,
+        "y0": first_row * row,
+        "dy": row,
+        "xgap": gap,
+        "ygap": gap,
+        "zmin": 0,
+        "zmax": 1,
+        "colorscale": [[i, colour] for i, colour in enumerate(style.BANDS)],
+        "hovertemplate": f"{cell}<extra></extra>",
+    }
 
 
 def _side(record: RankGrid, bands: Bands, cells: int, ranks: int, plain: str) -> Spec:
@@ -200,10 +212,6 @@ def _drawn(record: RankGrid, axis: str) -> list[int]:
     return sorted(cells.values())
 
 
-def _scatter(mode: str, places: list[tuple[int, int]], **more: object) -> Spec:
-    return draw.scatter(mode, [x for x, _ in places], [y for _, y in places], **more)
-
-
 def _numbers(record: RankGrid) -> list[Spec]:
     """Each rank's number, to the right of its marker, where there are few enough."""
     if record.block > 1 or record.layout.world > NUMBERED:
@@ -212,7 +220,7 @@ def _numbers(record: RankGrid) -> list[Spec]:
     texts = [f"\u2003{rank}" for rank in range(record.layout.world)]
     font = {"size": 11}
     look = {"textposition": "middle right", "hoverinfo": "skip", "showlegend": False}
-    return [_scatter("text", places, text=texts, textfont=font, **look)]
+    return [draw.points("text", places, text=texts, textfont=font, **look)]
 
 
 def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:
@@ -223,7 +231,7 @@ def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:
 def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:
     places = [_place(record, rank) for rank in drawn]
     size = plural(len(record.peers[axis]), "rank")
-    return _scatter(
+    return draw.points(
         "markers",
         places,
         cliponaxis=False,
@@ -251,7 +259,7 @@ def _symbol(record: RankGrid, axis: str, places: list[tuple[int, int]]) -> Spec:
 
 def _chosen(record: RankGrid) -> Spec:
     ring = {"width": 3, "color": "#000000"}
-    return _scatter(
+    return draw.points(
         "markers",
         [_place(record, record.rank)],
         cliponaxis=False,

@@ -104,10 +104,11 @@ class Drawing:
         room = x[1] - x[0]
         self.labels.append((round(middle, DECIMALS), y, text, round(room, DECIMALS), look))
 
-    def tear(self, x: float, y: Ends) -> None:
-        """A torn edge: what belongs together is cut there."""
-        if len(self.drawn) <= TORN:
-            self.cuts.append([round(x, DECIMALS), *y])
+    def tear(self, x: Ends, rows: tuple[int, int], unit: int, y: Ends) -> None:
+        """A torn edge at each end of some rows that cuts through a unit."""
+        for edge, row in zip(x, rows, strict=True):
+            if row % unit and len(self.drawn) <= TORN:
+                self.cuts.append([round(edge, DECIMALS), *y])
 
     def scene(
         self,

@@ -215,11 +215,6 @@ class Visit:
         return failing_ranks(self.explanation, heard)
 
     @property
-    def _figure(self) -> Values | None:
-        """The picture as the page draws it."""
-        return self.picture.spec if isinstance(self.picture, View) else None
-
-    @property
     def status(self) -> str:
         """One line: the verdict."""
         return NOTHING.reason if self.explanation is NOTHING else self.explanation.summary
@@ -251,9 +246,9 @@ class Visit:
             "origins": {name: origin for name, (_, origin) in self.fields.items()},
             "status": self.status,
             "verdict": explained.verdict,
-            "problem": card(problem, FIELDS) if problem else None,
+            "problem": card(problem, FIELDS),
             "parts": None if explained is NOTHING else _parts(explained),
-            "figure": self._figure,
+            "figure": drawn.spec if isinstance(drawn, View) else None,
             "summary": drawn.summary if isinstance(drawn, View) else "",
             "reason": "" if isinstance(drawn, View) else drawn.what,
             "examples": EXAMPLES if explained is NOTHING else [],

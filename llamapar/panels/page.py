@@ -282,7 +282,7 @@ class Page(anywidget.AnyWidget, ValueWidget, Generic[State]):
                 problem = _unforeseen(message, fault)
             finally:
                 self._breath = 0.0
-                told = problem and card(problem, self._names)
+                told = card(problem, self._names)
                 self.send({"kind": "answered", "id": message.get("id"), "problem": told})
 
 

@@ -83,45 +83,34 @@ def planned_run(job: Job, padding: Padding, values: Values) -> RunPlan:
     job.model.require_judged("a run")
     program = OPTIONS["program"].chosen(values["program"])
     engine = one_of("engine", values["engine"], ENGINES)
-    if engine == "dry":
-        return _dry_plan(job, padding, program, values)
-    small = shrink(job.model, job.layout, padding=padding, program=program)
-    notes = list(small.notes)
-    options = _options(padding, values)
-    if small.layout.pp > 1:
-        most = MOST_MICRO_BATCHES * small.layout.pp
-        asked = job.micro_batches or small.layout.usual_micro_batches
-        if asked > most:
-            notes.append(f"micro_batches={asked} runs as {most}")
-        options |= {"schedule": job.schedule, "micro_batches": min(asked, most), "nc": job.nc}
-    return RunPlan(
-        program,
-        small.model,
-        small.layout,
-        engine,
-        options,
-        (f"made small to run here: {'; '.join(notes)}",) if notes else (),
-    )
-
-
-def _options(padding: Padding, values: Values) -> Values:
-    """What every engine is asked besides model, layout and batch."""
     fault = values["fault"] and OPTIONS["fault"].chosen(values["fault"])
     chosen = ("dtype", "chunking")
-    return {name: OPTIONS[name].chosen(values[name]) for name in chosen} | {
+    options: Values = {name: OPTIONS[name].chosen(values[name]) for name in chosen}
+    options |= {
         "kv_replication": flag("kv_replication", values["kv_replication"]),
         "padding": None if padding == NO_PADDING else padding,
         "cp_method": method_named(values["cp_method"]),
         "fault": fault or None,
     }
-
-
-def _dry_plan(job: Job, padding: Padding, program: str, values: Values) -> RunPlan:
-    """One rank at true size: nothing is made smaller, because nothing is allocated."""
-    options = _options(padding, values) | {"seq_len": job.seq_len, "rank": values["rank"]}
-    if program in WHOLE and job.layout.pp > 1:
-        options |= {"schedule": job.schedule, "micro_batches": job.micro_batches, "nc": job.nc}
-    return RunPlan(program, job.model, job.layout, "dry", options, ())
+    model = job.model
+    layout = job.layout
+    many = job.micro_batches
+    notes: list[str] = []
+    if engine == "dry":  # one rank at true size, because nothing is allocated
+        options |= {"seq_len": job.seq_len, "rank": values["rank"]}
+    else:
+        small = shrink(model, layout, padding=padding, program=program)
+        model = small.model
+        layout = small.layout
+        notes += small.notes
+        asked = many or layout.usual_micro_batches
+        many = min(asked, MOST_MICRO_BATCHES * layout.pp)
+        if asked > many and layout.pp > 1:
+            notes.append(f"micro_batches={asked} runs as {many}")
+    if program in WHOLE and layout.pp > 1:
+        options |= {"schedule": job.schedule, "micro_batches": many, "nc": job.nc}
+    smaller = (f"made small to run here: {'; '.join(notes)}",) if notes else ()
+    return RunPlan(program, model, layout, engine, options, smaller)
 
 
 # -- how long it takes -------------------------------------------------------------------------
@@ -157,13 +146,16 @@ def expected_duration(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) 
 # -- what came of it ---------------------------------------------------------------------------
 
 
-def card(problem: LlamaparError, controls: Container[str] = ()) -> Plain:
-    """A problem as plain values. choose: (text, settings of its button: {} if no control has the field).
+def card(problem: LlamaparError | None, controls: Container[str] = ()) -> Plain | None:
+    """A problem as plain values; None for none.
 
+    choose: (text, settings of its button: {} if no control has the field).
     field: the control that is wrong; for several, the first one that a choice sets.
 
     The choices of a problem in a line of text are other lines.
     """
+    if problem is None:
+        return None
     choices = [
         (str(choice), {"line": str(choice)} if problem.field == "line" else _settings(choice, controls))
         for choice in problem.choices
@@ -239,7 +231,7 @@ class Run:
             "fraction": self.fraction,
             "expects": self.expects,
             "left": "" if self.left is None else about(self.left),
-            "problem": card(self.problem, DEFAULTS) if self.problem else None,
+            "problem": card(self.problem, DEFAULTS),
             "result": self._result(self.result) if self.result else None,
         }
 

@@ -125,7 +125,7 @@ def search_as_dict(now: Search, marks: list[Mark]) -> Plain:
         "title": title_of(now.question),
         "far": far,
         "fraction": now.passing / SHOWN if now.judged else None,
-        "problem": card(now.problem, DEFAULTS) if now.problem else None,
+        "problem": card(now.problem, DEFAULTS),
         "figure": drawn.spec if drawn else None,
         "summary": drawn.summary if drawn else "",
     }

@@ -382,7 +382,7 @@ class State:
             "sentence": self.sentence,
             "chosen": place_on_map(self.values, report.job.layout) if report else None,
             "steps": steps_of(self.values, self.base, outcome.view),
-            "problem": card(problem, DEFAULTS) if problem else None,
+            "problem": card(problem, DEFAULTS),
             "findings": [plain_finding(f) for f in report.findings] if report else [],
             "figure": outcome.view.spec if outcome.view else None,
             "summary": outcome.view.summary if outcome.view else "",

@@ -279,7 +279,7 @@ class WatchState:
         values = {**self.values, "source": text or self.own, "sequence_parallel": self.layout.sp}
         del values["model"]
         line = self.problem and re.match(r"line (\d+) ", self.problem.what)
-        problem = self.problem and {**card(self.problem), "line": int(line[1]) if line else 0}
+        problem = (told := card(self.problem)) and {**told, "line": int(line[1]) if line else 0}
         payload = {"seq": seq, "values": values, "edited": bool(text), "problem": problem}
         words = {"code": self.code, "status": self.status, "says": self.says, "verdict": self.verdict}
         made = payload | words | {"makers": self.has_makers}
