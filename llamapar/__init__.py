@@ -154,7 +154,9 @@ def __getattr__(name: str) -> Any:
         with _interrupts.deferred():
             value = _late(name)
     except ModuleNotFoundError as problem:
-        rest = "run" if problem.name in ("torch", "numpy", "cloudpickle") else "lab"
+        rest = "lab"
+        if problem.name in ("torch", "numpy", "cloudpickle"):
+            rest = "run"
         what = f"lp.{name} needs {problem.name}, which is not installed"
         raise ModuleNotFoundError(f"{what}\n  try  {_install(rest)}", name=problem.name) from None
     globals()[name] = value
@@ -179,7 +181,9 @@ def _register_display() -> None:
     Shift-Tab.
     """
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython else None
+    shell = None
+    if ipython:
+        shell = ipython.get_ipython()
     if shell is None:
         return
     shell.display_formatter.ipython_display_formatter.for_type_by_name(

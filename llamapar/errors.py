@@ -52,7 +52,9 @@ class Choice:
             f"{name}={value:.12g}" if isinstance(value, float) else f"{name}={value!r}"
             for name, value in self.values
         )
-        return f"{text} {self.when}" if self.when else text
+        if self.when:
+            return f"{text} {self.when}"
+        return text
 
 
 class LlamaparError(ValueError):
@@ -115,7 +117,9 @@ def shown(value: object, limit: int = 60) -> str:
     except Exception as problem:  # a hostile __repr__ must not hide the real message
         text = f"<{type(value).__name__}, repr failed: {type(problem).__name__}>"
     text = " ".join(text.split())
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    if len(text) <= limit:
+        return text
+    return text[: limit - 1] + "…"
 
 
 def printable(text: str) -> str:
@@ -155,16 +159,16 @@ def whole(
         raise refuse([int(value)], "True and False are not counts")
     if isinstance(value, str):
         try:
-            near = [int(value)] if len(value) < 20 else []
+            near = []
+            if len(value) < 20:
+                near = [int(value)]
         except ValueError:
             near = []
         raise refuse(near or [low], "text is never read as a number here")
     if isinstance(value, float):
         if math.isnan(value):
             raise refuse([low], "NaN is not a number")
-        if math.isinf(value):
-            raise refuse([high if value > 0 else low])
-        if abs(value) > 2 * high:
+        if abs(value) > 2 * high:  # infinity, too
             raise refuse([high if value > 0 else low])
         raise refuse([math.floor(value), math.ceil(value)], "a fraction of it cannot be placed")
     try:
@@ -188,7 +192,9 @@ def real(
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise error(f"{field}={shown(value)}: {need}", field=field)
     if not low <= value <= high:  # False for NaN as well
-        near = low if value != value or value < low else high
+        near = high
+        if value != value or value < low:
+            near = low
         raise error(f"{field}={shown(value)}: {need}", "", [Choice.of(**{field: near})], field)
     return float(value)
 

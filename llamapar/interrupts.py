@@ -77,7 +77,9 @@ def no_more() -> None:
 
 def _is_the_command() -> bool:
     """Whether this process is `llamapar …` or `python -m llamapar …`."""
-    name = sys.argv[0] if sys.argv else ""
+    name = ""
+    if sys.argv:
+        name = sys.argv[0]
     return (name == "-m" and "llamapar" in sys.orig_argv) or os.path.splitext(os.path.basename(name))[
         0
     ] == "llamapar"

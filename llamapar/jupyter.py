@@ -64,7 +64,9 @@ def explained(what: Failure, given: Values | None = None) -> Explanation:
 def _keep_timed(cell: str) -> None:
     """Keep the source of a cell under `%%time`, which IPython compiles without keeping it."""
     line, _, body = cell.partition("\n")
-    lines = body.splitlines(keepends=True) if line.startswith("%%time") else []
+    lines = []
+    if line.startswith("%%time"):
+        lines = body.splitlines(keepends=True)
     for name in ("<timed exec>", "<timed eval>"):
         linecache.cache[name] = (len(body), None, lines, name)
 

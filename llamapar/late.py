@@ -150,7 +150,9 @@ def late(name: str) -> Any:
     """
     if name in INSIDE:
         return getattr(import_module(f"llamapar.{INSIDE[name]}"), name)
-    return getattr(imported(PUBLIC[name]), name) if PUBLIC[name] else imported(name)
+    if PUBLIC[name]:
+        return getattr(imported(PUBLIC[name]), name)
+    return imported(name)
 
 
 def offered(room: str, name: str) -> Any:

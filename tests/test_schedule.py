@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import llamapar as lp
-from llamapar.frameworks.base import TORCH_1F1B, TORCH_ROUNDS
+from llamapar.frameworks.dtensor import TORCH_1F1B, TORCH_ROUNDS
 from llamapar.place.orders import ORDERS
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "schedules.json").read_text())["cases"]

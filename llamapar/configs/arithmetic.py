@@ -19,7 +19,9 @@ def settle(draft: Draft) -> None:
         _settle_batch(draft)
         if "zero" in draft.unknown:
             saves = draft.get("saves")
-            held = saves if isinstance(saves, tuple) else ()
+            held = ()
+            if isinstance(saves, tuple):
+                held = saves
             draft.derive("saves", (*held, "zero"), "the stage of ZeRO is not known")
     _settle_switches(draft)
     _say_unknown(draft)

@@ -70,7 +70,9 @@ class Document:
 
 
 def _refused(name: str, what: str, line: int = 0) -> LlamaparError:
-    where = f"{name}, line {line}" if line else name
+    where = name
+    if line:
+        where = f"{name}, line {line}"
     return LlamaparError(f"{where}: {what}", field="config")
 
 
@@ -168,7 +170,8 @@ def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
     open_quotes = ""
     for number, row in enumerate(text.splitlines(), 1):
         if open_quotes:
-            open_quotes = "" if open_quotes in row else open_quotes
+            if open_quotes in row:
+                open_quotes = ""
             continue
         # This scanner only finds lines. A line that it misses costs an entry its number and never its
         # value.
@@ -180,7 +183,8 @@ def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
             lines.setdefault(f"{table}.{key}".lstrip("."), number)
             # Inside a multi-line text a row that looks like a key is none.
             for quotes in ('"""', "'''"):
-                open_quotes = quotes if row.count(quotes) % 2 else open_quotes
+                if row.count(quotes) % 2:
+                    open_quotes = quotes
     return Document(name, tuple(flat(name, values, lines, meter)))
 
 
@@ -243,10 +247,11 @@ def _from_node(name: str, root: object, loader: object, meter: Meter) -> Documen
             # A key that is a list or a mapping is no setting's.
             keys = [key.value if isinstance(key, yaml.ScalarNode) else "?" for key, _ in node.value]
             return [(f".{key}", held) for key, (_, held) in zip(keys, node.value, strict=True)]
-        held = enumerate(node.value) if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.SequenceNode):
+            return [(f"[{n}]", each) for n, each in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode):
             return None
-        return [(f"[{n}]", each) for n, each in held]
+        return []
 
     def entry(path: str, node: object) -> Entry:
         assert isinstance(node, yaml.ScalarNode)

@@ -27,7 +27,9 @@ def section_of(name: str) -> str:
     """The section of a field: the model, the layout, or, for any other, the job."""
     if name in _MODEL:
         return MODEL
-    return LAYOUT if name in _LAYOUT else JOB
+    if name in _LAYOUT:
+        return LAYOUT
+    return JOB
 
 
 OFF = ("false", "0", "none", "no")
@@ -66,10 +68,19 @@ def whole_count(value: object) -> int | None:
         return None
     if isinstance(value, str):
         text = value.strip().replace("_", "")
-        value = int(text) if re.fullmatch(r"[0-9]{1,15}", text) else 0
+        value = 0
+        if re.fullmatch(r"[0-9]{1,15}", text):
+            value = int(text)
     if isinstance(value, int) and 1 <= value < 10**15:
         return value
     return None
+
+
+def count_of(entry: Entry | None) -> int | None:
+    """The whole number of a setting; None where there is no setting, or no such number."""
+    if entry is None:
+        return None
+    return whole_count(entry.value)
 
 
 def positive_number(value: object) -> float | None:
@@ -79,7 +90,9 @@ def positive_number(value: object) -> float | None:
     except ValueError:
         return None
     # float() reads "nan" and "inf" too.
-    return found if 0 < found < math.inf else None
+    if 0 < found < math.inf:
+        return found
+    return None
 
 
 def truth(value: object) -> bool | None:
@@ -99,7 +112,9 @@ def scalar(value: Scalar) -> str:
 def stage(value: object) -> int | None:
     """A stage of ZeRO, 0 to 3; None for anything else."""
     text = str(value).strip()
-    return int(text) if text in ("0", "1", "2", "3") else None
+    if text in ("0", "1", "2", "3"):
+        return int(text)
+    return None
 
 
 @dataclass
@@ -138,7 +153,9 @@ class Draft:
 
     def get(self, name: str) -> object:
         fact = self.facts.get(name)
-        return fact.value if fact else None
+        if fact:
+            return fact.value
+        return None
 
     def number(self, name: str) -> int | None:
         """A known whole number."""
@@ -166,7 +183,9 @@ class Draft:
 
         saves: how it takes less memory than is counted, as `saves` of `memory`.
         """
-        text = f"{what} ({origin})" if origin else what
+        text = what
+        if origin:
+            text = f"{what} ({origin})"
         if text not in self.not_covered:
             self.not_covered.append(text)
         held = self.get("saves") or ()
@@ -180,7 +199,9 @@ class Draft:
         if config is None:
             self.put("hf" if "/" in text else "name", text, origin)
             return False
-        key = "preset" if config.name in PRESETS else "name"
+        key = "name"
+        if config.name in PRESETS:
+            key = "preset"
         self.put(key, config.name, origin)
         self.dims(config, Origin(origin.file, origin.line, f"the published config of {config.name}"))
         return True
@@ -196,7 +217,9 @@ _T = TypeVar("_T")
 
 def as_list(value: _T | list[_T]) -> list[_T]:
     """What a row says once or several times, as a list."""
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    return [value]
 
 
 @dataclass(frozen=True)
@@ -221,7 +244,9 @@ class SettingsSource:
         keys = tuple(name for name in keys if not name.startswith("--"))
         if own and isinstance(self.held, Flags):
             keys = tuple(own)
-        said = self.line.get(*own, *keys) if self.line is not None else None
+        said = None
+        if self.line is not None:
+            said = self.line.get(*own, *keys)
         entry = self.held.get(*keys, *(key.replace("-", "_") for key in keys))
         for read in (entry, said):
             if read is not None:
@@ -244,13 +269,14 @@ class SettingsSource:
 
     def count(self, *keys: str) -> int | None:
         """A whole number of at least one; None if the keys are absent."""
-        entry = self.get(*keys)
-        return whole_count(entry.value) if entry else None
+        return count_of(self.get(*keys))
 
     def says(self, key: str) -> bool | None:
         """A boolean; None if the keys are absent."""
         entry = self.get(key)
-        return truth(entry.value) if entry else None
+        if entry:
+            return truth(entry.value)
+        return None
 
     def on(self, *keys: str) -> bool:
         """Whether an argument's switch is present, and not set to false."""
@@ -271,7 +297,7 @@ class SettingsSource:
         unknown.
         """
         entry = self.get(*keys)
-        value = whole_count(entry.value) if entry else None
+        value = count_of(entry)
         if value is not None:
             self.draft.put(field, value, self.origin(entry))
         elif entry is not None and entry.value is not None:

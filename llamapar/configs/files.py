@@ -17,7 +17,7 @@ from llamapar.frameworks.settings import Contradiction
 from .documents import OVERRIDE, READERS, Document, Entry, read_document
 from .draft import Draft
 from .flags import Flags, as_one, flags_of, is_launch, script_flags
-from .launch import batch_of, take_world
+from .launch import batch_of
 from .launch_lines import Script, ShellCommand, Word, directives_of, read_lines
 from .meter import Meter
 
@@ -118,17 +118,14 @@ class Files:
         found = as_one(
             flags for name, script in self.scripts.items() if (flags := script_flags(script, name, *marks))
         )
-        return self._overridden(found) if found is not None else None
+        if found is not None:
+            return self._overridden(found)
+        return None
 
     def command_lines(self) -> Iterator[str]:
         """Each command of the scripts, and each variable's words, as one line."""
         held = (words for script in self.scripts.values() for words in script.lines)
         return (" ".join(word.text for word in words) for words in held)
-
-    def take_world(self, draft: Draft) -> None:
-        """Read the number of GPUs that the scripts start; the last script with a number counts."""
-        for name, script in self.scripts.items():
-            take_world(draft, name, script)
 
     def environment(self, *names: str) -> Document:
         """The variables of these names that scripts set, before a command or for themselves."""

@@ -59,7 +59,9 @@ def flags_of(words: Sequence[Word], name: str = "") -> Flags:
         # A negative number would look like a flag, but _FLAG asks for a letter after the dashes.
         if _FLAG.fullmatch(flag) or (equals and _KEY.fullmatch(flag)):
             own = _plain(flag)
-            key = "" if equals else own
+            key = own
+            if equals:
+                key = ""
             values[own] = [value] if equals else []
             entries[own] = Entry(flag, value if equals else True, word.line, name)
         elif at > program and _is_unresolved(word.text, follows=bool(values.get(key))):
@@ -111,8 +113,7 @@ def script_flags(script: Script, name: str, *marks: str) -> Flags | None:
     If there is none (a sourced file, a command that is built but not seen to run), those in every variable
     that contains flags.
     """
-    commands = [c.words for c in script.commands if c.words[0].text != "echo"]
-    read = [_behind_a_comment(flags_of(words, name)) for words in commands]
+    read = [_behind_a_comment(flags_of(words, name)) for words in script.started]
     if any(flags.get(*marks) for flags in read):
         found = [flags for flags in read if flags.get(*marks) or flags.words[0].text.startswith("--")]
         return as_one(found)

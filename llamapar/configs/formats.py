@@ -125,7 +125,9 @@ def holds(source: SettingsSource, condition: Values) -> tuple[bool, Entry | None
     """Whether a setting is as a condition says, and the setting."""
     entry = source.find(condition["key"], whole=True)
     value = entry.value if entry and entry.value is not None else condition.get("default")
-    text = "" if value is None else scalar(value)
+    text = ""
+    if value is not None:
+        text = scalar(value)
     if "over" in condition:
         return (whole_count(value) or 0) > condition["over"], entry
     if "not" in condition:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from llamapar.errors import is_slip
 
 from .documents import Entry
-from .draft import Draft, Origin, whole_count
+from .draft import Draft, Origin, count_of
 from .flags import Flags, flags_of
 from .launch_lines import UNRESOLVED, Script, Word
 
@@ -38,7 +38,7 @@ class Batch:
     def environment(self) -> dict[str, str]:
         """The variables that the batch system sets for a script."""
         said = (self.nodes, self.per_node, self.tasks_per_node)
-        nodes, gpus, tasks = (whole_count(entry.value) if entry else None for entry in said)
+        nodes, gpus, tasks = map(count_of, said)
         found = {
             "SLURM_NNODES": nodes,
             "SLURM_JOB_NUM_NODES": nodes,
@@ -66,7 +66,8 @@ def batch_of(directives: Iterable[Word]) -> Batch:
         if match := re.match(r"(?:-l)?select=(\d+)(?::.*?n(?:gpus|cpus_gpu)=(\d+))?", text):
             nodes = Entry("select", match[1], word.line)
             gpus = re.search(r"ngpus=(\d+)", text)
-            each = Entry("ngpus", gpus[1], word.line) if gpus else each
+            if gpus:
+                each = Entry("ngpus", gpus[1], word.line)
         if match := re.fullmatch(r"(rt_A?F)=(\d+)", text):
             resource = match[1]
             nodes = Entry(text, match[2], word.line)
@@ -121,7 +122,9 @@ def _launch(who: str, flags: Flags, line: int) -> Launch:
         )  # A word that only a run resolves can contain any of them.
         nodes = nodes or Entry("--nnodes, its default", rest, line)
         each = each or Entry("--nproc-per-node, its default", rest, line)
-    chosen = flags.get("include", "i") if who == "deepspeed" else None
+    chosen = None
+    if who == "deepspeed":
+        chosen = flags.get("include", "i")
     if chosen is not None and (slots := _slots(str(chosen.value))):
         return Launch(who, Entry(chosen.path, sum(slots), chosen.line), None, Entry("", len(slots), 0))
     # It starts one node unless an argument or a file of hosts says more.
@@ -133,7 +136,7 @@ def _launch(who: str, flags: Flags, line: int) -> Launch:
 def _last_launch(script: Script) -> Launch:
     """The last launch in a script; for `srun torchrun …` the inner one."""
     found = Launch("")
-    lines = [c.words for c in script.commands if c.words[0].text != "echo"]
+    lines = script.started
     if not any(_LAUNCHERS.search(w.text) for words in lines for w in words):
         lines = [*script.variables.values()]
     for words in lines:
@@ -160,12 +163,12 @@ def take_world(draft: Draft, file: str, script: Script) -> None:
     if launch.who in ("srun", ""):
         each = batch.per_node or each or batch.tasks_per_node
     draft.asked |= {(file, entry.path, entry.line) for entry in (nodes, each, launch.ranks) if entry}
-    ranks, per_node, many = (
-        whole_count(entry.value) if entry else None for entry in (launch.ranks, each, nodes)
-    )
+    ranks, per_node, many = map(count_of, (launch.ranks, each, nodes))
     if each and per_node:
         draft.put("gpus_per_node", per_node, Origin(file, each.line, each.path))
-    unread = each if each and not per_node else nodes
+    unread = nodes
+    if each and not per_node:
+        unread = each
     if launch.ranks and ranks:
         draft.put("gpus", ranks, Origin(file, launch.ranks.line, launch.ranks.path))
         if not per_node and many and ranks % many == 0:

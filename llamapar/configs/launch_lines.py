@@ -53,6 +53,11 @@ class Script:
     directives: tuple[Word, ...]
 
     @property
+    def started(self) -> list[tuple[Word, ...]]:
+        """The words of each command, but for what it only prints."""
+        return [command.words for command in self.commands if command.words[0].text != "echo"]
+
+    @property
     def lines(self) -> tuple[tuple[Word, ...], ...]:
         """The words of each command and each variable."""
         return (*(command.words for command in self.commands), *self.variables.values())
@@ -224,13 +229,17 @@ class _Lines(dict[str, str]):
     def expanded(self, raw: Word) -> list[Word]:
         """The words that a raw word becomes; a command line in quotes is split, too."""
         whole = _WHOLE.fullmatch(raw.text)
-        words = self.words.get(whole[1]) if whole else None
+        words = None
+        if whole:
+            words = self.words.get(whole[1])
         if words is not None:
             self.meter.spend(sum(len(word.text) + _WORD for word in words))
             return [part for word in words for part in _split(word)]
         word = Word(self.text(raw.text), raw.line)
         splits = word.text != raw.text or re.search(r"(?:^|\s)--?\w", word.text)
-        return [*_split(word)] if splits else [word]
+        if splits:
+            return [*_split(word)]
+        return [word]
 
     def assign(self, raw: Word, values: list[Word] | None = None, certain: bool = True) -> None:
         """NAME=value, NAME+=value, or with `values` an array. certain: whether it surely happens."""
@@ -260,7 +269,9 @@ class _Lines(dict[str, str]):
         """Take up one statement. certain: whether it is not behind `||` or a test."""
         while words and words[0].text in _BEFORE:
             words = words[1:]
-        head = words[0].text if words else ""
+        head = ""
+        if words:
+            head = words[0].text
         if head in _OPENS:
             self.depth += 1
         if head in _CLOSES:

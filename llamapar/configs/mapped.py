@@ -29,6 +29,7 @@ from .draft import (
 from .files import Files
 from .flags import Flags, is_known
 from .formats import ROWS, bears, holds, settings_at
+from .launch import take_world
 
 ODDITIES = {**vars(oddities), **vars(torchtitan), **vars(megatron)}
 """Names that rows give → functions."""
@@ -56,7 +57,9 @@ def _number(value: object, spec: Values) -> object:
 
 def _padding(value: object, spec: Values) -> object:
     rows = whole_count(value)
-    return f"{rows}*tp" if rows else None
+    if rows:
+        return f"{rows}*tp"
+    return None
 
 
 def _within(value: object, spec: Values) -> object:
@@ -115,10 +118,14 @@ def _take(source: SettingsSource, field: str, spec: Values) -> None:
             _put(draft, field, total, source.origin(source.get(product[0]), how))
         return
     keys = as_list(spec.get("key", []))
-    entry = source.find(keys, kind == "within") if keys else None
+    entry = None
+    if keys:
+        entry = source.find(keys, kind == "within")
     if spec.get("else") and field in draft.facts:
         return
-    text = scalar(entry.value) if entry else ""
+    text = ""
+    if entry:
+        text = scalar(entry.value)
     if entry is not None and entry.file and not is_known(entry):
         source.unreadable(field, entry)
         return
@@ -208,7 +215,9 @@ def _fields(row: Values) -> Iterator[tuple[str, Values]]:
 
 
 def _read_settings(row: Values, files: Files, draft: Draft, found: Document) -> None:
-    line = None if isinstance(found, Flags) else files.line
+    line = None
+    if not isinstance(found, Flags):
+        line = files.line
     source = SettingsSource(found, draft, row, line)
     files.used.extend(read for read in (found, line) if read is not None)
     for field, spec in _fields(row):
@@ -248,7 +257,9 @@ def _take_variables(names: list[str], files: Files, draft: Draft) -> None:
 def read_row(row: Values, files: Files, draft: Draft) -> None:
     """Fill the draft from the files as the row says."""
     if row.get("launch", True):
-        files.take_world(draft)
+        # The last script with a number of GPUs counts.
+        for name, script in files.scripts.items():
+            take_world(draft, name, script)
     _take_variables(row.get("variables", ()), files, draft)
     draft.training = row.get("training", True)
     marks = row.get("settings") or row["recognised"]

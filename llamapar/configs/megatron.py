@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llamapar.describe.cp_methods import of_comm_type
 
-from .draft import SettingsSource, whole_count
+from .draft import SettingsSource, count_of
 from .files import Files
 from .flags import Flags, is_known, is_launch
 
@@ -30,7 +30,7 @@ def megatron_stages(source: SettingsSource, files: Files) -> None:
     pp = draft.number("pp")
     n_layers = source.count("num-layers")
     per_stage = source.get("num-layers-per-virtual-pipeline-stage")
-    size = whole_count(per_stage.value) if per_stage else None
+    size = count_of(per_stage)
     layout = source.get("pipeline-model-parallel-layout")
     if source.get("num-virtual-stages-per-pipeline-rank"):
         source.take("virtual_stages", "num-virtual-stages-per-pipeline-rank")

@@ -101,7 +101,9 @@ def distributed_llama(source: SettingsSource, files: Files) -> None:
     model = source.get("model")
     workers = source.get("workers")
     text = source.text("model")
-    many = len(source.held.values.get("workers", ())) if isinstance(source.held, Flags) else 0
+    many = 0
+    if isinstance(source.held, Flags):
+        many = len(source.held.values.get("workers", ()))
     source.put("tp", 1 + many, "workers")
     if workers is not None:
         draft.put("tp", 1 + many, source.origin(workers, "--workers and the root"))

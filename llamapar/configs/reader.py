@@ -126,7 +126,9 @@ def settings_of(files: Files, known: Mapping[str, object]) -> Settings:
     except LlamaparError:
         raise
     except (RecursionError, MemoryError, ArithmeticError, ValueError) as problem:
-        why = "nested too deeply" if isinstance(problem, RecursionError) else str(problem)[:100]
+        why = "nested too deeply"
+        if not isinstance(problem, RecursionError):
+            why = str(problem)[:100]
         raise LlamaparError(f"{', '.join(files.texts)} cannot be read", why, field="config") from None
 
 

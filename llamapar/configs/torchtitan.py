@@ -38,7 +38,9 @@ def titan_zero(source: SettingsSource, files: Files) -> None:
     elif pp is None and reshard is None:
         draft.missing("zero", "the pipeline's degree would say it")
     else:
-        how = "FSDP keeps parameters gathered" if kept else "FSDP gathers again"
+        how = "FSDP gathers again"
+        if kept:
+            how = "FSDP keeps parameters gathered"
         draft.derive("zero", 2 if kept else 3, how)
 
 
@@ -53,12 +55,16 @@ def titan_stages(source: SettingsSource, files: Files) -> None:
         draft.derive("virtual_stages", 1, "pp = 1")
         return
     schedule = source.get(*_at("pipeline_parallel_schedule"))
-    kind = str(schedule.value) if schedule else "1F1B"
+    kind = "1F1B"
+    if schedule:
+        kind = str(schedule.value)
     draft.put("schedule", kind, source.origin(schedule))
     each = source.count(*_at("pipeline_parallel_layers_per_stage"))
     n_layers = _layers(source)
     # The embedding and the output count as a layer each.
-    stages = -(-(n_layers + 2) // each) if each and n_layers else 0
+    stages = 0
+    if each and n_layers:
+        stages = -(-(n_layers + 2) // each)
     if stages and stages % pp == 0:
         draft.derive("virtual_stages", stages // pp, f"({n_layers} + 2) / {each} stages over pp={pp}")
     elif stages:
@@ -120,7 +126,9 @@ _PRESETS = {
 def _layers(source: SettingsSource) -> int | None:
     flavour = source.get("model.flavor")
     preset = _preset(source, str(flavour.value) if flavour else "")
-    return PRESETS[preset].n_layers if preset else None
+    if preset:
+        return PRESETS[preset].n_layers
+    return None
 
 
 def _preset(source: SettingsSource, flavour: str) -> str:
@@ -132,7 +140,9 @@ def _preset(source: SettingsSource, flavour: str) -> str:
     assets = source.get("model.hf_assets_path", "model.tokenizer_path", "model.hf_tokenizer_path")
     # The flavours 8B and 70B are the same in Llama 3 and 3.1; the tokenizer's path tells which is meant.
     newer = assets is not None and re.search(r"3[._]1", str(assets.value))
-    return preset.replace("llama3-", "llama3.1-") if newer else preset
+    if newer:
+        return preset.replace("llama3-", "llama3.1-")
+    return preset
 
 
 def titan_model(source: SettingsSource, files: Files) -> None:
@@ -144,7 +154,9 @@ def titan_model(source: SettingsSource, files: Files) -> None:
         return
     where = source.origin(flavour)
     family = source.text("model.name") or "llama3"
-    size = str(flavour.value) if flavour else "debugmodel"
+    size = "debugmodel"
+    if flavour:
+        size = str(flavour.value)
     qwen = family == "qwen3"
     said = Origin(source.name, 0, f"model.flavor = {size}")
     if preset := _preset(source, size):

@@ -59,7 +59,9 @@ def question(draft: Draft, unread: Iterable[tuple[str, Entry]]) -> None:
             if re.fullmatch(names, key):
                 _open(draft, field, entry, said)
         # The same key in another section is no slip.
-        meant = [key for key, known in wanted.items() if is_slip(bare, known)] if bare not in asked else []
+        meant = []
+        if bare not in asked:
+            meant = [key for key, known in wanted.items() if is_slip(bare, known)]
         if meant:
             beside = entry.path.rpartition(".")[0]
             nearest = next((key for key in meant if key.rpartition(".")[0] == beside), meant[0])

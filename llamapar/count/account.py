@@ -18,8 +18,16 @@ from llamapar.describe.layout import AXES, Layout, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import Values
 from llamapar.errors import Choice, LayoutError, one_of
-from llamapar.frameworks import FRAMEWORKS, Framework, as_run, habits_of, recompute_of, split_of, versions_of
-from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks import (
+    FRAMEWORKS,
+    Framework,
+    as_run,
+    habits_of,
+    judge_of,
+    recompute_of,
+    split_of,
+    versions_of,
+)
 from llamapar.place.orders import ORDERS
 
 from .exact import Account, exact
@@ -65,7 +73,7 @@ def memory(
 
     Raises LayoutError for bad input, if tp cuts through a head, and if the layer split refuses.
     """
-    judge = None if options["framework"] is None else find_framework(options["framework"])
+    judge = judge_of(options["framework"])
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     job = as_run(judge, Job.of(model, layout, **facts))
     dtype = one_of("dtype", options["dtype"], TRAINED)
@@ -149,7 +157,9 @@ class Counting:
         if wide is None:
             wide = habits.master_weights
         # Without a wider copy of the weights, gradients are what autograd makes: of the weights' dtype.
-        gradients = self.dtype if habits.grads_in_dtype or not wide else "float32"
+        gradients = "float32"
+        if habits.grads_in_dtype or not wide:
+            gradients = self.dtype
         account = Account(
             options["grad_dtype"] or gradients,
             really,

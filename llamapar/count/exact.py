@@ -82,11 +82,15 @@ def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits)
         inputs["waiting"] = item if habits.unreduced_in_dtype else grad
         inputs["unreduced"] = unreduced_gradients(sizes, hold, account.schedule)
     inputs["buckets"] = item if layout.zero in habits.buckets and shard * layout.dp_replicate > 1 else 0
-    source = _FSDP if one_copy else _ZERO
+    source = _ZERO
+    if one_copy:
+        source = _FSDP
     master = item < 4 and not one_copy and account.master_weights
     parameters = "params * item"
     if fsdp:
-        parameters = "own * wide" if one_copy else "own * item"
+        parameters = "own * item"
+        if one_copy:
+            parameters = "own * wide"
     # A term that does not apply has the formula "0" and is dropped later, so the order is the same for
     # all trainers.
     rows = [
@@ -224,8 +228,12 @@ def activations(
     kept, every = (
         " + ".join(s.formula for s in kept_of_layer(kernels, r, model)) for r in (recompute, "none")
     )
-    again = f"({every}) - ({kept})" if recompute != "none" else "0"
-    work = f"{again} + ({3 + again_cheaply} * ffn + 2 * gathered) * item" if any(hold.layers) else "0"
+    again = "0"
+    if recompute != "none":
+        again = f"({every}) - ({kept})"
+    work = "0"
+    if any(hold.layers):
+        work = f"{again} + ({3 + again_cheaply} * ffn + 2 * gathered) * item"
     source = "gradients of w1, w3 and w2's inputs and of the residual stream, and what is recomputed"
     if hold.head:
         row = kept_of_end("head", kernels)
@@ -233,7 +241,9 @@ def activations(
         row = kept_of_end("loss", kernels)
         less, more, why = LOSSES[(layout.tp > 1 and habits.tp_loss) or habits.loss]
         own = row.formula if less == "0" else f"{row.formula} + {less}"
-        every = f"last * ({own})" if inputs["last"] > 1 else own
+        every = own
+        if inputs["last"] > 1:
+            every = f"last * ({own})"
         terms.append(Term("logits and loss", f"{every} + {more}", inputs, f"{row.source}; {why}"))
         # The head's backward frees the logits before the layers' backward begins, so that memory is used
         # again.

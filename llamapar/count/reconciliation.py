@@ -72,7 +72,9 @@ class Reconciliation(Record):
         for t in self.tools:
             steps = ", ".join(f"{what} {n / GIB:+,.2f}" for what, n in t.steps if abs(n) >= GIB / 200)
             rows.append([t.name, f"{t.total_bytes / GIB:,.2f}", steps, t.note])
-        foot = "" if self.tools else "no other tool was run on this configuration"
+        foot = "no other tool was run on this configuration"
+        if self.tools:
+            foot = ""
         return self.title, ["tool", "GiB", "from ours, GiB", "what it does"], rows, foot
 
 

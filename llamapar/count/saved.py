@@ -111,7 +111,9 @@ def kept_of_layer(kernels: str, recompute: str, model: ModelConfig | None = None
     norms = (layer_numel(model)["norm"] // model.dim if model else 0) or 2
     first, *others = _SAVED[kernels][judged]
     every = first._replace(formula=f"{norms} * ({_NORM[kernels]})"), *others
-    return (*every, _QK_NORMS[kernels, model.norms_width]) if model and model.qk_norm else every
+    if model and model.qk_norm:
+        return (*every, _QK_NORMS[kernels, model.norms_width])
+    return every
 
 
 def kept_of_end(name: str, kernels: str) -> Saved:

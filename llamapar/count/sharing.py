@@ -69,8 +69,12 @@ class ParameterTraffic:
             if whole and self.reshard and read:
                 found.append(("backward", *gather))
             # ZeRO 3 reduces a gradient where the backward makes it; the others after the passes.
-            phase = "backward" if whole and not late else "gradients"
-            times = self.reductions if phase == "gradients" else 1
+            phase = "gradients"
+            if whole and not late:
+                phase = "backward"
+            times = 1
+            if phase == "gradients":
+                times = self.reductions
             gradient = shards.padded(count) * row
             found.append((phase, shards.axis, "reduce_scatter", times, gradient, shards.ranks))
         # After the reduce-scatter only the rank's rows are left to send.

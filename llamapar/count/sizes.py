@@ -32,7 +32,9 @@ class TensorSize:
     def sharded(self, shard: int) -> int:
         """The first rank's piece by torch's fully_shard, which cuts dim 0 with torch.chunk."""
         # Split's first shard is the largest, and the fullest rank is what memory asks for.
-        return Split(self.rows, shard).size * (self.numel // self.rows) if self.rows else 0
+        if self.rows:
+            return Split(self.rows, shard).size * (self.numel // self.rows)
+        return 0
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,12 @@ class Sizes:
         # All layers are equal, so one is measured and multiplied.
         for p in self.model.replace(n_layers=1).parameters():
             shape = self.cut.local_shape(p)
-            ends = "embedding" if p.key == "tok_embeddings" else "head"
-            where = "layer" if p.layer is not None else ends
+            ends = "head"
+            if p.key == "tok_embeddings":
+                ends = "embedding"
+            where = ends
+            if p.layer is not None:
+                where = "layer"
             found[where].append(TensorSize(p.key, math.prod(shape), shape[0]))
         return found
 

@@ -197,8 +197,12 @@ class Memory(AsDict, Record):
         expected = self.expected_bytes / GIB
         room = self.hbm_bytes / GIB
         needs = self.figure()
-        sign = "≤" if expected <= room else ">"
-        most = "at most " if self.saves else ""
+        sign = ">"
+        if expected <= room:
+            sign = "≤"
+        most = ""
+        if self.saves:
+            most = "at most "
         if self.not_counted:
             least = f"at least {self.low_bytes / GIB:.2f} GiB, and {self.gpu} has {room:.2f}: {self.outcome}"
             return f"worst: stage {self.worst.stage}, {least}\nnot counted: {self.not_counted}"
@@ -210,7 +214,9 @@ class Memory(AsDict, Record):
             return told
         told += f"; eight of ten runs need {needs.low / GIB:.1f} to {needs.high / GIB:.1f}"
         shows = ", ".join(f"{name} {figure}" for name, figure in self.counters.items())
-        saved = f"not counted: what {', '.join(self.saves)} saves" if self.saves else ""
+        saved = ""
+        if self.saves:
+            saved = f"not counted: what {', '.join(self.saves)} saves"
         return "\n".join(filter(None, [told, f"a run shows: {shows}", self.narrows, saved]))
 
     @property
@@ -242,7 +248,9 @@ class Memory(AsDict, Record):
     @cached_property
     def others(self) -> tuple[Meaning, ...]:
         """Everything that the call may mean, if it leaves something open."""
-        return tuple(self.ways()) if self.ways and self.open_facts else ()
+        if self.ways and self.open_facts:
+            return tuple(self.ways())
+        return ()
 
     @cached_property
     def counters(self) -> dict[str, Figure]:
@@ -258,8 +266,12 @@ class Memory(AsDict, Record):
         if self.published:
             return Figure(*[self.expected_bytes] * 3)
         # torch's counters see nothing of CUDA's context, which is a term of the total.
-        seen = 0 if shows == "needs" else self.worst.bytes(CONTEXT_TERM)
-        outside = OUTSIDE if shows == "nvidia-smi" else 0
+        seen = 0
+        if shows != "needs":
+            seen = self.worst.bytes(CONTEXT_TERM)
+        outside = 0
+        if shows == "nvidia-smi":
+            outside = OUTSIDE
         totals = [stage.total_bytes for stage in stages]
         freed = [stage.bytes(*{name for saved in self.saves for name in SAVES[saved]}) for stage in stages]
         least = min(total - less for total, less in zip(totals, freed, strict=True))
@@ -270,7 +282,9 @@ class Memory(AsDict, Record):
         found[0] = max(found[0], min(held - less for held, less in zip(states, freed, strict=True)))
         if self.not_counted:
             # Each expert's weight and two moments are on some rank, so the fullest has at least its share.
-            of_experts = 0 if self.saves else STATE_BYTES * self.model.expert_params
+            of_experts = 0
+            if not self.saves:
+                of_experts = STATE_BYTES * self.model.expert_params
             return Figure(*[max(found[0], of_experts // self.layout.world)] * 3)
         # The allocator gives back what it does not use before it fails, so a run that fits shows no more.
         most = self.hbm_bytes if shows != "needs" and totals[0] <= self.hbm_bytes else max(found)
@@ -303,7 +317,9 @@ class Memory(AsDict, Record):
         if narrowest[0] >= whole.high / whole.low:
             return ""
         _, fact, ends = narrowest
-        asked = "framework with @date" if fact == "@date" else fact
+        asked = fact
+        if fact == "@date":
+            asked = "framework with @date"
         words = [f"{value} {one.low / GIB:.1f} to {one.high / GIB:.1f}" for value, one in ends]
         shown = [words[i] for i in cut(len(words), VALUES)]
         shown[-1:-1] = ["…"] * (len(words) > VALUES)
@@ -319,7 +335,9 @@ class Memory(AsDict, Record):
         # The cheap test first: the interval may need every trainer counted.
         if self.expected_bytes <= room and self.high_bytes <= room and not self.not_counted:
             return FITS
-        return UNDECIDED if self.low_bytes <= room else TOO_MUCH
+        if self.low_bytes <= room:
+            return UNDECIDED
+        return TOO_MUCH
 
     @property
     def fits(self) -> bool:

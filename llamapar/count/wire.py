@@ -13,7 +13,6 @@ is said by `records.trace.sent_bytes`.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from llamapar.place.stage_map import Stage
 from llamapar.records.tables import Record
 from llamapar.records.trace import PHASES, Sends, sent_bytes
 
+from .payloads import of_cp, of_parameters, of_stages, of_tp
 from .sharing import ONCE, ParameterTraffic, Row
 
 _ATTENTION = (
@@ -78,15 +78,6 @@ def block_parts(model: ModelConfig) -> tuple[str, ...]:
 
 
 _AXES = (*AXES, SHARDING)
-
-TENSOR_PARALLEL: dict[bool, dict[str, tuple[tuple[str, str], ...]]] = {
-    False: {"column input": (("backward", "all_reduce"),), "row output": (("forward", "all_reduce"),)},
-    True: {
-        "column input": (("forward", "all_gather"), ("backward", "reduce_scatter")),
-        "row output": (("forward", "reduce_scatter"), ("backward", "all_gather")),
-    },
-}
-"""With sequence parallelism or not → part → its collectives over tp, each of [batch/dp, seq/cp, dim]."""
 
 
 @dataclass(frozen=True)
@@ -187,74 +178,35 @@ def sending(
             [Choice.of(tp=1)],
             "tp",
         )
-    shapes = {p.key: p for p in m.parameters()}
     cut = Cut(m, lay, padding=rule, kv_replication=flag("kv_replication", kv_replication))
     method = CpMethod.of(cp_method, lay.cp)
-    if "K and V" in PARTS[program] + PARTS["block"] * (program in WHOLE):
+    if program in WHOLE or "K and V" in PARTS[program]:
         cut.heads.require(method)
     item = BYTES[OPTIONS["dtype"].chosen(dtype)]
     wide = max(item, 4)  # the loss, gradients on their way around a ring, and sums of a training step's
-    summed = wide if trains else item
+    summed = item
+    if trains:
+        summed = wide
     # The default batch is the smallest: one sequence for each dp way and micro-batch.
     shares = lay.dp * (table.micro_batches if table is not None else 1)
     # Sequences of one micro-batch, and tokens of a CP rank, which SP must be able to cut over tp.
     sequences = _share("global_batch", shares if global_batch is None else global_batch, shares)
-    chunk = _share("seq_len", seq_len, lay.cp * (lay.tp if lay.sp else 1)) * (lay.tp if lay.sp else 1)
-    tokens = sequences * chunk
-    kv = tokens * len(cut.along("kv_dim", 0))  # numbers in a rank's own K, or V
-    rows = {
-        part: [(phase, "tp", kind, 1, tokens * m.dim * item, lay.tp) for phase, kind in collectives]
-        for part, collectives in TENSOR_PARALLEL[lay.sp].items()
-    }
-    # `tokens` numbers each time, one for every token of the rank, not one for every row of the
-    # vocabulary.
-    rows["loss"] = [
-        # The maximum, the sum of exponentials, and the target's logit.
-        ("forward", "tp", "all_reduce", 3, tokens * wide, lay.tp),
-        ("forward", "cp", "all_reduce", 1, sequences * wide, lay.cp),
-    ]
-    copies = method.copies(len(cut.along("n_kv_heads", 0)))
-    q = tokens * len(cut.along("q_dim", 0)) * item
-    kv = kv * copies
-    trades = int(method.heads > 1)
-    both = ("forward", "backward")
-    # Q, K and V come as heads and go back as tokens' gradients; the output the other way.
-    rows["tokens to heads"] = [
-        (phase, "cp", "all_to_all", count * trades, size, method.heads)
-        for phase in both
-        for count, size in ((1, q), (2, kv * item))
-    ]
-    rows["heads to tokens"] = [(phase, "cp", "all_to_all", trades, q, method.heads) for phase in both]
-    rows["K and V"] = [
-        *((phase, "cp", "send", 2 * (method.ring - 1), kv * item, 2) for phase in both),
-        # Their gradients go all the way home, and none goes where the ring is one group.
-        ("backward", "cp", "send", 2 * method.ring * (method.ring > 1), kv * wide, 2),
-    ]
-    if method.gathers:
-        kinds = zip(both, ("all_gather", "reduce_scatter"), strict=True)
-        rows["K and V"] = [(phase, "cp", kind, 2, lay.cp * kv * item, lay.cp) for phase, kind in kinds]
+    tokens = sequences * _share("seq_len", seq_len, lay.cp * lay.sp_ways) * lay.sp_ways
     again = flag("reshard_after_forward", reshard_after_forward)
     reductions = 1 if table is None or USUAL.reduces_once(lay.pp) else table.micro_batches
     sent = ParameterTraffic(cut, lay.coord_of(rank), item, summed, again, reductions)
-    for key, p in shapes.items():
-        rows[key] = sent.rows(p, late=table is not None)
-    embedding = shapes["tok_embeddings"]
-    rows.setdefault("norm", [])  # of a model whose norms have no weights
-    rows.setdefault("output", sent.rows(embedding, late=table is not None, head=True))  # tied
-    rows["the same as head"] = [
-        row for row in rows["output"] if reshard_after_forward and row[0] in ("forward", "backward")
-    ]
-    size = math.prod(cut.local_shape(shapes["tok_embeddings"])) * summed
-    residual = tokens * m.dim * item // (lay.tp if lay.sp else 1)
-    rows["stage"] = [(phase, "pp", "send", 1, residual, 2) for phase in ("forward", "backward")]
-    rows["the other end"] = [("gradients", "pp", "send", 1, size, 2)]
-    rows["sum of squares"] = [
-        ("update", "tp", "all_reduce", 1, wide, lay.tp),
-        ("update", "pp", "send", lay.pp - 1, wide, 2),
-    ]
-    shards = cut.shards
-    if shards.cuts("gradients") and shards.ranks > 1:
-        rows["sum of squares"].append(("update", shards.axis, "all_reduce", 1, wide, shards.ranks))
+    rows: dict[str, Sequence[Row]] = {
+        **of_tp(lay, tokens * m.dim * item),
+        # `tokens` numbers each time, one for every token of the rank, not one for every row of the
+        # vocabulary: the maximum, the sum of exponentials, and the target's logit.
+        "loss": [
+            ("forward", "tp", "all_reduce", 3, tokens * wide, lay.tp),
+            ("forward", "cp", "all_reduce", 1, sequences * wide, lay.cp),
+        ],
+        **of_cp(cut, method, tokens, item, wide),
+        **of_parameters(sent, late=table is not None),
+        **of_stages(cut, tokens * m.dim * item // lay.sp_ways, summed, wide),
+    }
     return Sending(program, rank, cut, table, rows, reductions)
 
 
@@ -293,7 +245,9 @@ def traffic(
             for phase, axis, kind, count, payload, ranks in rows[part]:
                 if lay.size(axis) > 1:
                     # A trace sees a gather that runs once a step in the forward, so it is shown there.
-                    shown = "forward" if phase == ONCE else phase
+                    shown = phase
+                    if phase == ONCE:
+                        shown = "forward"
                     found[part, shown, axis, kind, payload, ranks] += (
                         times * work.passes.get(phase, 0) * count
                     )
@@ -303,7 +257,9 @@ def traffic(
         if count
     ]
     terms.sort(key=lambda t: (PHASES.index(t.phase), _AXES.index(t.axis)))
-    of = "what a rank sends" if table is None else f"what rank {rank} sends by {table.title}"
+    of = "what a rank sends"
+    if table is not None:
+        of = f"what rank {rank} sends by {table.title}"
     return Traffic(f"{program}, {m.name}, {lay}: {of}", tuple(terms))
 
 

@@ -102,7 +102,9 @@ class ZeroMap(Record):
         return self._rows(what, self.count, place)
 
     def _rows(self, what: str, count: int, place: int) -> range:
-        return _split(count, self.ways)[place] if self.cut.shards.cuts(what) else range(count)
+        if self.cut.shards.cuts(what):
+            return _split(count, self.ways)[place]
+        return range(count)
 
     def held(self, what: str, place: int) -> int:
         """Bytes of `what` that the rank at a place of the group holds throughout the step.
@@ -137,7 +139,9 @@ class ZeroMap(Record):
     @property
     def title(self) -> str:
         layout = self.layout
-        copies = f", {layout.dp_replicate} copies" if layout.dp_replicate > 1 else ""
+        copies = ""
+        if layout.dp_replicate > 1:
+            copies = f", {layout.dp_replicate} copies"
         return (
             f"{self.cut.model.name}, {layout}, ZeRO {layout.zero}: {plural(self.ways, 'rank')} share{copies}"
         )

@@ -115,4 +115,6 @@ def object_of(value: object, key: str) -> Mapping[str, object]:
 
 def given(raw: Mapping[str, object], key: str, default: object) -> object:
     value = raw.get(key)
-    return default if value is None else value
+    if value is None:
+        return default
+    return value

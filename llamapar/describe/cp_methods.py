@@ -38,7 +38,9 @@ def method_named(said: object) -> str:
     "a2a+p2p" stays, so that `check` can say what is wrong with it. Raises LayoutError for an unknown method.
     """
     if not isinstance(said, str) or said == BOTH:
-        return BOTH if said == BOTH else OPTIONS["cp_method"].chosen(said)
+        if said == BOTH:
+            return BOTH
+        return OPTIONS["cp_method"].chosen(said)
     name, colon, size = said.partition(":")
     name = "ulysses" if name == BOTH else _SPELLED.get(name, name)
     if name == "ulysses" and size.isdecimal() and int(size):
@@ -72,7 +74,9 @@ class CpMethod:
         name, _, size = method_named(said).partition(":")
         if name == "all_gather":
             return cls(cp, gathers=True)
-        heads = min(int(size or cp), cp) if name == "ulysses" else 1
+        heads = 1
+        if name == "ulysses":
+            heads = min(int(size or cp), cp)
         return cls(cp, heads, cp // heads, problem=_NO_SIZES if name == BOTH and cp > 1 else "")
 
     def copies(self, n_kv_heads: int) -> int:
@@ -92,5 +96,7 @@ class CpMethod:
         if model.n_heads % tp or not (q % self.heads or (kv % self.heads and not copied)):
             return ""
         whose = f"heads per TP rank {model.n_heads}/{tp} = {q}, KV heads {model.n_kv_heads}/{tp} = {kv}"
-        over = "cp" if self.heads == self.cp else "ulysses"
+        over = "ulysses"
+        if self.heads == self.cp:
+            over = "cp"
         return f"{whose}: these do not both divide over {over}={self.heads}"

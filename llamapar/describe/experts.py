@@ -43,7 +43,9 @@ class Experts(Fields, word="field of experts", error=ModelError):
             if name in ("biased", "latent"):
                 flag(name, value, ModelError)
                 continue
-            least = 0 if name in ("shared", "first", "beside") else 1
+            least = 1
+            if name in ("shared", "first", "beside"):
+                least = 0
             whole(f"experts.{name}", value, least, MAX_SIZE, ModelError)
 
     def __repr__(self) -> str:

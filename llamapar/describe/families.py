@@ -137,7 +137,9 @@ def from_config_json(raw: Mapping[str, object], name: str = "") -> Values:
     for layer in layers if isinstance(layers, (list, tuple)) else (layers,):
         one_of("layer_types", layer, LAYER_TYPES, ModelError)
     # transformers 5 writes rope_parameters, earlier versions rope_scaling, with rope_theta beside it.
-    usual = {} if "rope_theta" in raw else family.rope
+    usual = {}
+    if "rope_theta" not in raw:
+        usual = family.rope
     rope = object_of(raw.get("rope_parameters") or raw.get("rope_scaling") or usual, "rope_scaling")
     # Where layers with a sliding window have a RoPE of their own, that of the others counts.
     rope = object_of(rope.get("full_attention", rope), "rope_scaling")
@@ -224,10 +226,14 @@ def _model_type(raw: Mapping[str, object]) -> str:
     if not classes:
         return one_of("model_type", "llama" if kind is None else kind, FAMILIES, ModelError)
     # One class in a list is the usual form; anything else is compared whole and then refused.
-    named = classes[0] if isinstance(classes, (list, tuple)) and len(classes) == 1 else classes
+    named = classes
+    if isinstance(classes, (list, tuple)) and len(classes) == 1:
+        named = classes[0]
     # Llama's class also reads some others, so its own row, the first, comes last here and wins.
     by_class = {n.lower(): f.name for f in reversed(FAMILIES.values()) for n in f.architectures}
-    found = by_class.get(named.lower()) if isinstance(named, str) else None
+    found = None
+    if isinstance(named, str):
+        found = by_class.get(named.lower())
     if kind is None and found is None:
         one_of("architectures", named, [n for f in FAMILIES.values() for n in f.architectures], ModelError)
     own = FAMILIES[one_of("model_type", found if kind is None else kind, FAMILIES, ModelError)]
@@ -277,7 +283,9 @@ def _refuse(unread: Values, where: str) -> None:
             )
     for name, value in unread.items():
         if _QUANTISED.fullmatch(name):
-            method = value.get("quant_method") if isinstance(value, Mapping) else None
+            method = None
+            if isinstance(value, Mapping):
+                method = value.get("quant_method")
             raise ModelError(
                 f"{name}={shown(method or value)}: a quantised model, whose packed tensors are not counted",
                 "they are integers with scales beside them, not the tensors of the model that was quantised",

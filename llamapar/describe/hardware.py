@@ -248,7 +248,9 @@ def hardware(gpu: GpuLike) -> Gpu:
         return gpu
     if isinstance(gpu, Mapping):
         return _of_data(gpu)
-    name = re.sub(r"[\s_]+", "-", gpu.strip().lower()) if isinstance(gpu, str) else ""
+    name = ""
+    if isinstance(gpu, str):
+        name = re.sub(r"[\s_]+", "-", gpu.strip().lower())
     if found := HARDWARE.get(SHORT_NAMES.get(name, name)):
         return found
     if isinstance(gpu, str) and (is_json(gpu) or gpu.endswith((".toml", ".json"))):
@@ -259,7 +261,9 @@ def hardware(gpu: GpuLike) -> Gpu:
 def _read(source: str) -> Mapping[str, object]:
     """The data in a JSON text, or in a file. Raises LlamaparError."""
     try:
-        text = source if is_json(source) else Path(source).read_text(encoding="utf-8")
+        text = source
+        if not is_json(source):
+            text = Path(source).read_text(encoding="utf-8")
         # tomllib takes 4 ms to import, and few name a file.
         found = (import_module("tomllib") if source.endswith(".toml") else json).loads(text)
     except (OSError, ValueError, RecursionError) as problem:
@@ -301,7 +305,9 @@ def _rate(name: str, value: object, usual: float) -> float | int:
     """A checked rate, share or count of a GPU. usual: the value that the error suggests."""
     if name in ("domain", "hbm_bytes"):
         return whole(name, value, 1, int(_MOST[name]))
-    most = 1.0 if name in _SHARES else _MOST.get(name, _MOST_RATE)
+    most = 1.0
+    if name not in _SHARES:
+        most = _MOST.get(name, _MOST_RATE)
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if is_number and 0 < value <= most:  # type: ignore[operator]
         return float(value)  # type: ignore[arg-type]

@@ -144,7 +144,9 @@ class Job(Fields, word="job field"):
         names = ("q_dim", "kv_dim") if m.experts else ("q_dim", "kv_dim", "ffn_dim")
         of_rank = {"dim": m.dim, **{n: -(-getattr(m, n) // tp) for n in names}}
         wide = {name: size for name, size in of_rank.items() if size % FLOAT8_UNIT}
-        return wide if self.precision == "float8" else {}
+        if self.precision == "float8":
+            return wide
+        return {}
 
     def leaves_node(self, axis: str) -> bool:
         """Whether some group of the axis spans several nodes. Nodes hold consecutive ranks."""
@@ -186,53 +188,95 @@ class Job(Fields, word="job field"):
     def token_unit(self) -> int:
         """What must divide the tokens of a sequence under TP with sequence parallelism and head-tail CP."""
         lay = self.layout
-        return (lay.tp if lay.sp else 1) * (2 * lay.cp if lay.cp > 1 else 1)
+        # Head-tail makes two chunks for each CP rank; without CP the sequence is one chunk.
+        if lay.cp > 1:
+            return lay.sp_ways * 2 * lay.cp
+        return lay.sp_ways
 
     @lru_cache(maxsize=256)  # noqa: B019  a Job is a small value, and 256 of them are few
     def numbers(self, padding: Padding | None = None) -> dict[str, object]:
         """Every number that message templates use, by name."""
         m = self.model
         lay = self.layout
-        padding = self.padding or padding or NO_PADDING
-        padded = padding.padded(m.vocab_size, lay.tp)
-        seq = self.seq_len or m.max_seq_len
-        batch = self.micro_batch_size
-        # Rounded up: rank 0's share, as torch.chunk gives it.
-        q_local = -(-m.q_dim // lay.tp)
-        kv_local = -(-m.kv_dim // lay.tp)
-        tokens = batch * (seq // lay.cp)
+        own = vars(m) | vars(lay) | vars(self)
+        named = {"model": m.name, "unjudged": m.unjudged}
+        return own | named | self._of_ranks() | self._of_batch() | self._of_shards(padding)
+
+    def _of_ranks(self) -> dict[str, object]:
+        """The numbers of ranks, GPUs, stages and layers."""
+        lay = self.layout
+        layers = self.model.n_layers
+        there = f"there are {self.gpus} GPUs"
+        if self.gpus == 1:
+            there = "there is 1 GPU"
         return {
-            **vars(m),
-            **vars(lay),
-            **vars(self),
-            "model": m.name,
-            "unjudged": m.unjudged,
-            "q_dim": m.q_dim,
-            "kv_dim": m.kv_dim,
-            "qkv_dim": m.q_dim + 2 * m.kv_dim,
-            "cp2": 2 * lay.cp,
             "dp_shard": lay.dp_shard,
             "stages": lay.stages,
             "world": lay.world,
-            "model_ranks": lay.tp * lay.cp * lay.pp,
+            "model_ranks": lay.model_ranks,
             "model_ranks_there": min(lay.tp, self.gpus or lay.tp) * lay.cp * lay.pp,
-            "model_ranks_filled": (self.gpus or 0) // (lay.tp * lay.cp * lay.pp) * lay.tp * lay.cp * lay.pp,
-            "there_are_gpus": "there is 1 GPU" if self.gpus == 1 else f"there are {self.gpus} GPUs",
+            "model_ranks_filled": (self.gpus or 0) // lay.model_ranks * lay.model_ranks,
+            "there_are_gpus": there,
+            "idle": abs((self.gpus or lay.world) - lay.world),
+            "node_span": self.node_span,
+            "layers_each": layers // lay.stages,
+            "layers_kept": layers // lay.pp // lay.virtual_stages * lay.stages,
+            "layers_per_rank": _decimal(layers / lay.pp),
+            "effective_layers": layers + 2,
+            "effective_per_rank": (layers + 2) // lay.pp,
+            "rounds": max(1, (self.n_micro_batches or 1) // lay.pp),
+        }
+
+    def _of_batch(self) -> dict[str, object]:
+        """The numbers of tokens, sequences and micro-batches."""
+        lay = self.layout
+        seq = self.seq_len or self.model.max_seq_len
+        batch = self.micro_batch_size
+        return {
+            "cp2": 2 * lay.cp,
             "seq_len": seq,
             "seq_local": seq // lay.cp,
+            "seq_chunk": _decimal(seq / (2 * lay.cp)),
+            "seq_sp": _decimal(seq / lay.cp / lay.tp),
             "batch": batch,
             "micro_batches": self.n_micro_batches,
             "micro_batches_left": (self.n_micro_batches or 0) % lay.pp,
-            "tokens_got": (self.batch_per_dp or 0) * lay.dp * seq,
-            "tokens_per_micro_batch": batch * seq,
             "batch_unit": lay.dp * batch,
             "unit_tokens": lay.dp * batch * seq,
             "token_unit": self.token_unit,
-            "vocab_padded": padded,
-            "vocab_local": -(-padded // lay.tp),
-            "vocab_short": padded % -(-padded // lay.tp),
-            "pad_rows": padded - m.vocab_size,
-            "padding": str(padding),
+            "tokens_got": (self.batch_per_dp or 0) * lay.dp * seq,
+            "tokens_per_micro_batch": batch * seq,
+            "tokens_local": batch * (seq // lay.cp),
+            "sequences": self.sequences,
+            "sequences_cut": (self.micro_batches or 0) * batch * lay.dp,
+            "sequences_got": (self.batch_per_dp or 0) * lay.dp,
+            "global_tokens": (self.global_batch or 0) * seq,
+        }
+
+    def _of_shards(self, padding: Padding | None) -> dict[str, object]:
+        """The numbers of heads, columns and vocabulary rows."""
+        m = self.model
+        lay = self.layout
+        padding = self.padding or padding or NO_PADDING
+        padded = padding.padded(m.vocab_size, lay.tp)
+        vocab_local = -(-padded // lay.tp)
+        seq = self.seq_len or m.max_seq_len
+        batch = self.micro_batch_size
+        tokens = batch * (seq // lay.cp)
+        # Rounded up: rank 0's share, as torch.chunk gives it.
+        q_local = -(-m.q_dim // lay.tp)
+        kv_local = -(-m.kv_dim // lay.tp)
+        ffn_local = -(-m.ffn_dim // lay.tp)
+        pads_where = "shards are uneven, the last ones shorter"
+        if padded > m.vocab_size:
+            pads_where = "pad rows sit at the end, on the last ranks"
+        traded = ""
+        if self.cp_method not in WHOLE_HEADS:
+            traded = self.untradable(False)
+        return {
+            "q_dim": m.q_dim,
+            "kv_dim": m.kv_dim,
+            "qkv_dim": m.q_dim + 2 * m.kv_dim,
             "q_local": q_local,
             "kv_local": kv_local,
             "q_numel": tokens * q_local,
@@ -240,37 +284,25 @@ class Job(Fields, word="job field"):
             "q_seen": batch * seq * q_local,
             "kv_seen": batch * seq * kv_local,
             "kv_floor": m.n_kv_heads // lay.tp,
-            "tokens_local": tokens,
-            "ffn_local": -(-m.ffn_dim // lay.tp),
-            "ffn_wide": -(-m.ffn_dim // lay.tp) * lay.tp,
-            "layers_each": m.n_layers // lay.stages,
-            "layers_kept": m.n_layers // lay.pp // lay.virtual_stages * lay.stages,
-            "effective_layers": m.n_layers + 2,
-            "effective_per_rank": (m.n_layers + 2) // lay.pp,
-            "rounds": max(1, (self.n_micro_batches or 1) // lay.pp),
             "replicas": self.kv_replicas,
-            "heads_traded": "" if self.cp_method in WHOLE_HEADS else self.untradable(False),
+            "heads_traded": traded,
             "kv_traded": "; here KV heads are copied first" if self.kv_replication else "",
             "q_heads_each": m.n_heads // lay.tp,
             "kv_heads_each": max(1, m.n_kv_heads // lay.tp),
             "heads_share": share(m.n_heads, lay.tp, "query head"),
             "kv_share": share(m.n_kv_heads, lay.tp, "KV head"),
-            "node_span": self.node_span,
-            "idle": abs((self.gpus or lay.world) - lay.world),
+            "ffn_local": ffn_local,
+            "ffn_wide": ffn_local * lay.tp,
             "ffn_each": f"{m.ffn_dim / lay.tp:.2f}",
             "ffn_exact": _decimal(m.ffn_dim / lay.tp),
-            "vocab_each": f"{m.vocab_size / lay.tp:.10g}",
-            "pads_where": "pad rows sit at the end, on the last ranks"
-            if padded > m.vocab_size
-            else "shards are uneven, the last ones shorter",
             "float8_sizes": ", ".join(f"{name} {size}" for name, size in self.float8_sizes.items()),
-            "layers_per_rank": _decimal(m.n_layers / lay.pp),
-            "seq_chunk": _decimal(seq / (2 * lay.cp)),
-            "seq_sp": _decimal(seq / lay.cp / lay.tp),
-            "sequences": self.sequences,
-            "sequences_cut": (self.micro_batches or 0) * batch * lay.dp,
-            "sequences_got": (self.batch_per_dp or 0) * lay.dp,
-            "global_tokens": (self.global_batch or 0) * seq,
+            "vocab_padded": padded,
+            "vocab_local": vocab_local,
+            "vocab_short": padded % vocab_local,
+            "vocab_each": f"{m.vocab_size / lay.tp:.10g}",
+            "pad_rows": padded - m.vocab_size,
+            "pads_where": pads_where,
+            "padding": str(padding),
         }
 
 
@@ -286,4 +318,6 @@ _FACTS = [name for name in Job.__dataclass_fields__ if name not in ("model", "la
 
 def _decimal(value: float) -> str:
     """A short decimal that keeps every digit of the whole part."""
-    return f"{value:g}" if value < 1e5 else f"{value:.10g}"
+    if value < 1e5:
+        return f"{value:g}"
+    return f"{value:.10g}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -111,7 +111,9 @@ class Layout(Fields, word="layout field"):
         world = self.world
         for axis in sorted(AXES, key=lambda axis: -getattr(self, axis)):
             # dp has to stay a multiple of dp_replicate, so it cannot go below it.
-            least = min(self.dp, self.dp_replicate) if axis == "dp" else 1
+            least = 1
+            if axis == "dp":
+                least = min(self.dp, self.dp_replicate)
             most = MAX_WORLD * getattr(self, axis) // world // least * least
             lowered[axis] = most or least
             if most:
@@ -124,7 +126,12 @@ class Layout(Fields, word="layout field"):
     @property
     def world(self) -> int:
         """Number of ranks: tp·cp·pp·dp."""
-        return self.tp * self.cp * self.pp * self.dp
+        return self.model_ranks * self.dp
+
+    @property
+    def model_ranks(self) -> int:
+        """Number of ranks that hold one model together: tp·cp·pp."""
+        return self.tp * self.cp * self.pp
 
     @property
     def dp_shard(self) -> int:
@@ -135,6 +142,13 @@ class Layout(Fields, word="layout field"):
     def sp(self) -> bool:
         """Whether sequence parallelism is in effect; it needs a TP group of more than one rank."""
         return self.tp > 1 and self.sequence_parallel is not False
+
+    @property
+    def sp_ways(self) -> int:
+        """TP ranks that share the tokens of the residual stream: tp, or 1 without sequence parallelism."""
+        if self.sp:
+            return self.tp
+        return 1
 
     @property
     def stages(self) -> int:
@@ -162,7 +176,7 @@ class Layout(Fields, word="layout field"):
             if name == axis:
                 return step
             step *= getattr(self, name)
-        raise LayoutError(f"axis {shown(axis)} is not one of {', '.join(AXES)}", field="axis")
+        raise _no_axis(axis)
 
     # -- ranks and groups ----------------------------------------------------------------------
 
@@ -190,25 +204,11 @@ class Layout(Fields, word="layout field"):
         place = self.coord_of(rank)
         # The group's first rank has index 0 on the group's axes and shares all other indexes.
         first = rank - sum(getattr(place, name) * self.stride(name) for name in names)
-        return self._group_from(names, first)
-
-    def groups(self, axis: str) -> Iterator[range | tuple[int, ...]]:
-        """All groups along `axis` (or joint axes), ordered by first rank and made one at a time."""
-        names = _axes(axis)
-        # Slowest first, so that product() counts like ranks do and groups come in the order of their
-        # first rank.
-        others = [name for name in reversed(self.axes) if name not in names]
-        steps = [range(0, getattr(self, n) * self.stride(n), self.stride(n)) for n in others]
-        for offsets in itertools.product(*steps):
-            yield self._group_from(names, sum(offsets))
-
-    def _group_from(self, names: tuple[str, ...], first: int) -> range | tuple[int, ...]:
-        if len(names) == 1:
-            step = self.stride(names[0])
-            return range(first, first + getattr(self, names[0]) * step, step)
-        # In the order of ranks, whatever the order in which the caller named the axes.
+        # Slowest first, in the order of ranks, whatever the order in which the caller named the axes.
         ordered = [name for name in reversed(self.axes) if name in names]
         steps = [range(0, getattr(self, n) * self.stride(n), self.stride(n)) for n in ordered]
+        if len(steps) == 1:
+            return range(first, first + steps[0].stop, steps[0].step)
         return tuple(first + sum(offsets) for offsets in itertools.product(*steps))
 
     # -- words ---------------------------------------------------------------------------------
@@ -232,7 +232,9 @@ class Layout(Fields, word="layout field"):
             cls._refuse_unknown(degrees)
             return cls(**Values(degrees))
         if isinstance(value, cls):
-            return value.replace(**degrees) if degrees else value
+            if degrees:
+                return value.replace(**degrees)
+            return value
         raise LayoutError(
             f"layout={shown(value)}: a layout is needed" if value is not None else "a layout is needed",
             "the degrees given by name are a layout: leave this argument out" if degrees else "",
@@ -248,10 +250,14 @@ ORDERS: tuple[str, ...] = tuple("-".join(names) for names in itertools.permutati
 """All orders of the four axes, each with its fastest axis first."""
 
 
+def _no_axis(axis: object) -> LayoutError:
+    return LayoutError(f"axis {shown(axis)} is not one of {', '.join(AXES)}", field="axis")
+
+
 def _axes(axis: object) -> tuple[str, ...]:
     """The axis names in "tp" or "dp-cp"."""
     if not isinstance(axis, str):
-        raise LayoutError(f"axis {shown(axis)} is not one of {', '.join(AXES)}", field="axis")
+        raise _no_axis(axis)
     names = tuple(axis.split("-"))
     for name in names:
         one_of("axis", name, AXES)

@@ -33,8 +33,11 @@ def as_hf(model: ModelConfig) -> dict[str, object]:
 
 def family(model: ModelConfig) -> Family:
     """The transformers class that has the model's tensors; biases on some projections only mean Qwen2."""
-    of_fields = "qwen2" if model.qkv_bias and not model.o_bias else "llama"
-    of_fields = "qwen3" if model.qk_norm else of_fields
+    of_fields = "llama"
+    if model.qkv_bias and not model.o_bias:
+        of_fields = "qwen2"
+    if model.qk_norm:
+        of_fields = "qwen3"
     return FAMILIES[of_fields if model.family == "llama" else model.family]
 
 
@@ -63,7 +66,9 @@ def params_json(model: ModelConfig) -> dict[str, object]:
             what,
         )
     multiplier, multiple = _ffn(model.dim, model.ffn_dim)
-    scaling = model.rope_scaling if getattr(model.rope_scaling, "kind", "") == RopeScaling().kind else None
+    scaling = None
+    if getattr(model.rope_scaling, "kind", "") == RopeScaling().kind:
+        scaling = model.rope_scaling
     made = {
         "dim": model.dim,
         "n_layers": model.n_layers,

@@ -27,7 +27,8 @@ def preset_name(text: str) -> str:
     The preset need not exist.
     """
     name = _PUBLISHERS.sub("", re.sub(r"[\s_]+", "-", text[:200].strip().lower()), count=1)
-    name = _FAMILY.sub(r"\1", name, count=1) if _FAMILY.match(name) else name
+    if _FAMILY.match(name):
+        name = _FAMILY.sub(r"\1", name, count=1)
     for family, end in _SAME.items():
         if name.startswith(family):
             return end.sub("", name, count=1)

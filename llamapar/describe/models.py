@@ -95,7 +95,9 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         limits |= {"ffn_dim": MAX_DIM, "vocab_size": MAX_VOCAB, "max_seq_len": MAX_SIZE}
         for field, high in limits.items():
             put(self, field, whole(field, getattr(self, field), 1, high, ModelError))
-        width = 0 if self.head_dim is None else self.head_dim
+        width = 0
+        if self.head_dim is not None:
+            width = self.head_dim
         put(self, "head_dim", whole("head_dim", width, 0, MAX_DIM, ModelError))
         if self.head_dim == 0:
             if self.dim % self.n_heads:

@@ -38,7 +38,9 @@ def annotation(name: str, function: str) -> str:
     kind = OTHER_TYPES.get((name, function)) or option.python or option.kind.__name__
     if option.is_count and function in AS_TYPED:
         kind += " | str"
-    return f"{kind} | None" if may_be_none(name, function) else kind
+    if may_be_none(name, function):
+        return f"{kind} | None"
+    return kind
 
 
 def may_be_none(name: str, function: str) -> bool:
@@ -48,7 +50,9 @@ def may_be_none(name: str, function: str) -> bool:
 
 def default(name: str, function: str = "") -> object:
     """The default of an option in one public function; None for a name that is not in the table."""
-    usual = OPTIONS[name].default if name in OPTIONS else None
+    usual = None
+    if name in OPTIONS:
+        usual = OPTIONS[name].default
     return OTHER_DEFAULTS.get(function, {}).get(name, usual)
 
 

@@ -228,7 +228,9 @@ def _told_size(data: bytes, at: int, where: str) -> int:
     if code == _GLOBAL:
         # GLOBAL has two lines of text: a module and a name.
         return data.index(b"\n", data.index(b"\n", first) + 1) + 1 - first
-    width = 4 if _SIZES[code] == pickletools.TAKEN_FROM_ARGUMENT4U else 1
+    width = 1
+    if _SIZES[code] == pickletools.TAKEN_FROM_ARGUMENT4U:
+        width = 4
     size = int.from_bytes(data[first : first + width], "little")
     argument = data[first + width : first + width + size]
     if len(argument) < size:

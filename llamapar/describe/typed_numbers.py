@@ -57,7 +57,9 @@ def parse_number(field: str, text: str) -> Number:
     if real or (_FRACTION.fullmatch(text) and not _TWO_WAYS.fullmatch(text)):
         with suppress(ValueError):
             return Number(float(text))
-    why = "k is 1,024 for ranks and tokens; here it could be 1,000 as well" if short else ""
+    why = ""
+    if short:
+        why = "k is 1,024 for ranks and tokens; here it could be 1,000 as well"
     near = [Choice.of(**{field: n}) for n in dict.fromkeys(_near(field, text))]
     what = f"{field}={shown(text)}" if text else f"{field} is empty"
     raise LayoutError(f"{what}: a whole number is needed", why, near, field)
@@ -72,7 +74,9 @@ def typed(field: str, value: object) -> object:
     except LayoutError:
         return value
     # Above 2**53 a JavaScript panel would round the number before showing it.
-    return read if isinstance(read, int) and abs(read) < 2**53 else value
+    if isinstance(read, int) and abs(read) < 2**53:
+        return read
+    return value
 
 
 def _is_of_1024(field: str) -> bool:
@@ -91,7 +95,9 @@ def _near(field: str, text: str) -> list[int]:
     # Seven digits are enough for a suggestion; what was typed beyond them is left out.
     digits = int(re.sub(r"\D", "", found[1])[:7])
     parts = re.match(r"\d{1,7}(?:[.,]\d{1,6})?", found[1])
-    amount = float(parts[0].replace(",", ".")) if parts else 1.0
+    amount = 1.0
+    if parts:
+        amount = float(parts[0].replace(",", "."))
     if found[2]:
         units = _UNITS[found[2].lower()]
         return [max(1, round(amount * unit)) for unit in (units[:1] if _is_of_1024(field) else units)]

@@ -83,7 +83,7 @@ def prepare(
     padding = NO_PADDING if options.padding is None else padding_rule(options.padding)
 
     # By default the shortest sequence from 64 tokens on that CP's chunks and TP's rows divide.
-    unit = 2 * layout.cp * (layout.tp if layout.sp else 1) * (2 if layout.tp % 2 and layout.cp > 1 else 1)
+    unit = 2 * layout.cp * layout.sp_ways * (2 if layout.tp % 2 and layout.cp > 1 else 1)
     seq_len = -(-64 // unit) * unit if options.seq_len is None else whole("seq_len", options.seq_len)
 
     job = Job.of(

@@ -73,7 +73,9 @@ def framework(name: str | Framework) -> Framework:
     if isinstance(name, Framework):
         return name
     word, dated, day = name.partition("@") if isinstance(name, str) else (name, "", "")
-    found = _BY_ALIAS.get(word.strip().lower()) if isinstance(word, str) else None
+    found = None
+    if isinstance(word, str):
+        found = _BY_ALIAS.get(word.strip().lower())
     found = found or FRAMEWORKS[one_of("framework", word, FRAMEWORKS)]
     if not dated:
         return found
@@ -87,6 +89,13 @@ def framework(name: str | Framework) -> Framework:
             [f"{found.name}@2025-06-01"],
             "framework",
         ) from None
+
+
+def judge_of(name: str | Framework | None) -> Framework | None:
+    """The framework that judges a job by the option `framework`; None for the paper's own rules."""
+    if name is None:
+        return None
+    return framework(name)
 
 
 def _days(text: str) -> tuple[Change, Change]:
@@ -121,7 +130,9 @@ def versions_of(judge: Framework) -> tuple[Framework, ...]:
 
 def habits_of(judge: Framework | None) -> Habits:
     """What a trainer does unasked; USUAL without one."""
-    return judge.habits if judge else USUAL
+    if judge:
+        return judge.habits
+    return USUAL
 
 
 UNSAID = "selective"
@@ -145,7 +156,15 @@ def as_run(judge: Framework | None, job: Job) -> Job:
     the trainer is known to refuse it, an interleaved pipeline takes any number of micro-batches, as Llama 3's
     flexible schedule does.
     """
-    ran = judge.as_run(job) if judge else job
+    ran = job
+    if judge is not None:
+        ran = judge.runs(job)
+        # The case on KV heads is asked for only where they could be copied.
+        case = None
+        if ran.kv_replicas > 1:
+            case = judge.case("LP104", ran)
+        if case and case.verdict == ADAPTS:
+            ran = ran.replace(kv_replication=True)
     lay = ran.layout
     many = ran.n_micro_batches
     if not many or ran.schedule != "1f1b" or lay.virtual_stages == 1 or lay.pp == 1:
@@ -199,6 +218,7 @@ __all__ = [
     "Verdict",
     "framework",
     "habits_of",
+    "judge_of",
     "of_version",
     "padding_rule",
     "recompute_of",

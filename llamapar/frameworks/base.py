@@ -86,6 +86,11 @@ def uneven_vocab(job: Job) -> bool:
     return job.model.vocab_size % job.layout.tp != 0
 
 
+def uneven_chunks(job: Job) -> bool:
+    """Whether the sequence does not divide into two chunks for each CP rank."""
+    return (job.seq_len or 0) % (2 * job.layout.cp) != 0
+
+
 def torn_heads(job: Job) -> bool:
     """Whether Q cannot be viewed as heads, because rank 0's columns end inside a head."""
     # Rank 0's share, rounded up as torch.chunk does; later ranks fail on the same line or have less.
@@ -102,7 +107,7 @@ def torn_kv_heads(job: Job) -> bool:
 def takes_what_is_left(job: Job) -> Job:
     """The job with the dp that a framework derives from the GPUs, gpus / (tp·cp·pp), if that is whole."""
     lay = job.layout
-    dp, left = divmod(job.gpus or lay.world, lay.tp * lay.cp * lay.pp)
+    dp, left = divmod(job.gpus or lay.world, lay.model_ranks)
     if left or dp == lay.dp:
         return job
     # dp_replicate must divide the new dp. Pure replication stays pure replication.
@@ -113,44 +118,6 @@ def takes_what_is_left(job: Job) -> Job:
 def pads(own: Padding) -> Callable[[Job], bool]:
     """A condition: the padding that the job asks for, or else the framework's `own`, adds a row."""
     return lambda j: (j.padding or own).padded(j.model.vocab_size, j.layout.tp) != j.model.vocab_size
-
-
-def torch_case(verdict: str, message: str, path: str, when: Callable[[Job], bool], note: str) -> Evidence:
-    """Evidence from torch itself, for frameworks built on it."""
-    return Evidence(verdict, message, path, note, when, "pytorch/pytorch", "v2.13.0")
-
-
-_SCHEDULES = "torch/distributed/pipelining/schedules.py"
-
-
-def _off_rounds(job: Job) -> bool:
-    count = job.n_micro_batches or 0
-    return count % max(1, count // job.layout.pp) != 0
-
-
-TORCH_1F1B = torch_case(
-    CLEAR,
-    "Number of microbatches ({micro_batches}) must be greater than or equal to the number of "
-    "stages ({stages}).",
-    _SCHEDULES,
-    lambda j: j.layout.virtual_stages == 1,
-    "Schedule1F1B; ScheduleGPipe accepts it",
-)
-TORCH_ROUNDS = torch_case(
-    CLEAR,
-    "Interleaved 1F1B requires the number of microbatches to be a multiple of the number of "
-    "rounds ({rounds}), but got {micro_batches}.",
-    _SCHEDULES,
-    _off_rounds,
-    "ScheduleInterleaved1F1B",
-)
-TORCH_ROUNDS_FIT = torch_case(
-    WORKS,
-    "",
-    _SCHEDULES,
-    lambda j: not _off_rounds(j),
-    "ScheduleInterleaved1F1B needs a multiple of its rounds, here {rounds}",
-)
 
 
 @dataclass(frozen=True)
@@ -192,9 +159,13 @@ class Verdict:
     def words(self) -> str:
         """The message or note; of several parts each with its name; then what older versions did."""
         own = self.message or self.note
-        named = f"its {self.part}: {own}" if self.part and own else own
+        named = own
+        if self.part and own:
+            named = f"its {self.part}: {own}"
         earlier = self.before and ": ".join(filter(None, (self.before.verdict, self.before.words)))
-        dated = [f"before {self.since} {earlier}"] if earlier else []
+        dated = []
+        if earlier:
+            dated = [f"before {self.since} {earlier}"]
         return "; ".join([*filter(None, [named]), *dated, *(other.words for other in self.others)])
 
     def as_dict(self) -> Plain:
@@ -271,12 +242,6 @@ class Framework:
             return ran.replace(layer_split="equal")
         return ran
 
-    def as_run(self, job: Job) -> Job:
-        """The job that memory and time are counted of: what really runs, with the KV heads that it copies."""
-        ran = self.runs(job)
-        case = self.case("LP104", ran) if ran.kv_replicas > 1 and not ran.kv_replication else None
-        return ran.replace(kv_replication=True) if case and case.verdict == ADAPTS else ran
-
     def as_paper(self, code: str) -> bool:
         """Whether the paper's own semantics judge a rule, because nothing is known of this framework's."""
         return self.paper and code not in self.cases
@@ -286,13 +251,17 @@ class Framework:
         """The day of its version, or the first and the last that it may have, "2025-03-01..2025-03-31"."""
         if not self.since or not self.before or self.since.name != LAST:
             return ""
-        until = "" if self.since == self.before else f"..{self.before.day}"
+        until = ""
+        if self.since != self.before:
+            until = f"..{self.before.day}"
         return f"{self.since.day}{until}"
 
     @property
     def spelled(self) -> str:
         """Its name, with the days of its version if they are given: "torchtitan@2025-06-01"."""
-        return f"{self.name}@{self.days}" if self.days else self.name
+        if self.days:
+            return f"{self.name}@{self.days}"
+        return self.name
 
     def settled(self, layout: Layout) -> Layout:
         """The layout as it runs: with a ZeRO stage that the trainer has, and without SP if it has none."""
@@ -300,8 +269,10 @@ class Framework:
         # gathered in a pipeline, and else gathers them again.
         below = [stage for stage in self.zero if stage <= layout.zero]
         least = min(self.zero) if layout.pp > 1 else max(self.zero)
-        sp = layout.sequence_parallel if self.habits.sp or not layout.sp else False
-        return layout.replace(zero=max(below, default=least), sequence_parallel=sp)
+        settled = layout.replace(zero=max(below, default=least))
+        if settled.sp and not self.habits.sp:
+            return settled.replace(sequence_parallel=False)
+        return settled
 
     def case(self, code: str, job: Job) -> Evidence | None:
         """The evidence on rule `code` that fits `job`, or None. Of several parts, the first that fails."""
@@ -370,7 +341,9 @@ class Framework:
         held = [names for since, names in self.keywords if not (end and since and since >= end)]
         own = next((names[name] for names in held if name in names), name)
         if isinstance(value, Padding):
-            return f"{own}={value.multiple}" if value.per_tp == self.padding.per_tp else f"{name}={value}"
+            if value.per_tp == self.padding.per_tp:
+                return f"{own}={value.multiple}"
+            return f"{name}={value}"
         return own and f"{own}={value}"
 
     def part(self, case: Evidence) -> str:

@@ -32,7 +32,8 @@ class Source:
         for file in found:
             text = file.group().strip()
             lines = [n for n in file.group("first", "last") if n]
-            text = f"{self.repo}: {text}" if file is found[0] else text
+            if file is found[0]:
+                text = f"{self.repo}: {text}"
             text = f"{text} @{self.at[:10]}" if file is found[-1] else f"{text};"
             anchor = "#" + "-".join(f"L{n}" for n in lines) if lines else ""
             made.append((text, f"{self.repo}/blob/{self.at}/{file['path']}{anchor}"))

@@ -16,6 +16,7 @@ from .base import (
     keywords,
     pads,
     takes_what_is_left,
+    uneven_chunks,
 )
 from .citation import Change
 from .trainers import ROWS, trainer
@@ -50,7 +51,7 @@ COLOSSALAI = trainer(
                 NA,
                 path=f"{_PLUGIN}:1076-1083",
                 note="DP is not asked for: it becomes {gpus} / {model_ranks}",
-                when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.pp * j.layout.cp) == 0,
+                when=lambda j: (j.gpus or 0) % j.layout.model_ranks == 0,
             ),
             Evidence(
                 CLEAR,
@@ -115,7 +116,7 @@ COLOSSALAI = trainer(
             "Bro, the seq length {seq_len} for tensor 0 can't be split by {cp2}!",
             "colossalai/shardformer/layer/utils.py:358-360",
             note="with sequence_parallelism_mode=ring_attn",
-            when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            when=uneven_chunks,
         ),
         LP204=Evidence(
             CLEAR,

@@ -1,21 +1,62 @@
 """Plain torch: DTensor's `parallelize_module`, DeviceMesh and torch.distributed.pipelining."""
 
+from collections.abc import Callable
+
+from llamapar.describe.job import Job
+
 from .base import (
     CLEAR,
     FORWARD,
     NA,
     SILENT,
-    TORCH_1F1B,
-    TORCH_ROUNDS,
-    TORCH_ROUNDS_FIT,
     WORKS,
     Evidence,
     evidence,
     torn_heads,
     torn_kv_heads,
+    uneven_chunks,
     uneven_vocab,
 )
 from .trainers import trainer
+
+
+def torch_case(verdict: str, message: str, path: str, when: Callable[[Job], bool], note: str) -> Evidence:
+    """Evidence from torch itself, for frameworks built on it."""
+    return Evidence(verdict, message, path, note, when, "pytorch/pytorch", "v2.13.0")
+
+
+_SCHEDULES = "torch/distributed/pipelining/schedules.py"
+
+
+def _off_rounds(job: Job) -> bool:
+    count = job.n_micro_batches or 0
+    return count % max(1, count // job.layout.pp) != 0
+
+
+TORCH_1F1B = torch_case(
+    CLEAR,
+    "Number of microbatches ({micro_batches}) must be greater than or equal to the number of "
+    "stages ({stages}).",
+    _SCHEDULES,
+    lambda j: j.layout.virtual_stages == 1,
+    "Schedule1F1B; ScheduleGPipe accepts it",
+)
+TORCH_ROUNDS = torch_case(
+    CLEAR,
+    "Interleaved 1F1B requires the number of microbatches to be a multiple of the number of "
+    "rounds ({rounds}), but got {micro_batches}.",
+    _SCHEDULES,
+    _off_rounds,
+    "ScheduleInterleaved1F1B",
+)
+TORCH_ROUNDS_FIT = torch_case(
+    WORKS,
+    "",
+    _SCHEDULES,
+    lambda j: not _off_rounds(j),
+    "ScheduleInterleaved1F1B needs a multiple of its rounds, here {rounds}",
+)
+
 
 DTENSOR = trainer(
     "dtensor",
@@ -75,7 +116,7 @@ DTENSOR = trainer(
             SILENT,
             path="torch/distributed/tensor/experimental/_context_parallel/_load_balancer.py:470",
             note="context_parallel drops its load balancing without a word",
-            when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            when=uneven_chunks,
         ),
         LP305=TORCH_1F1B,
         LP306=(TORCH_ROUNDS, TORCH_ROUNDS_FIT),

@@ -15,6 +15,7 @@ from .base import (
     keywords,
     pads,
     takes_what_is_left,
+    uneven_chunks,
 )
 from .citation import Change
 from .trainers import ROWS, trainer
@@ -26,6 +27,10 @@ _BLOCK = "megatron/core/transformer/transformer_block.py"
 _PADDING: Padding = ROWS["megatron-lm"]["padding"]
 _GATHERS = Change("2025-12-07", "f7dfb99795")
 """The activation of QKV is gathered if TP exceeds the KV heads."""
+
+
+def _ranks_left_over(job: Job) -> bool:
+    return (job.gpus or 0) % job.layout.model_ranks != 0
 
 
 def _accounted(job: Job) -> bool:
@@ -125,7 +130,7 @@ MEGATRON = trainer(
                 CLEAR,
                 "world size ({gpus}) is not divisible by total_model_size (total_model_size={model_ranks})",
                 f"{_ARGS}:432",
-                when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.cp * j.layout.pp) != 0,
+                when=_ranks_left_over,
             ),
             Evidence(
                 NA,
@@ -136,7 +141,7 @@ MEGATRON = trainer(
                 CLEAR,
                 "world_size ({gpus}) is not divisible by {model_ranks}",
                 "megatron/core/parallel_state.py:823",
-                when=lambda j: (j.gpus or 0) % (j.layout.tp * j.layout.cp * j.layout.pp) != 0,
+                when=_ranks_left_over,
             ),
         ),
         LP101=Evidence(
@@ -207,7 +212,7 @@ MEGATRON = trainer(
             CLEAR,
             "seq-length should be a multiple of 2 * context-parallel-size if context-parallel-size > 1.",
             f"{_ARGS}:1335-1338",
-            when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+            when=uneven_chunks,
         ),
         LP202=Evidence(
             FORWARD,

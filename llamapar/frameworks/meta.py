@@ -44,7 +44,8 @@ def _clamped(job: Job) -> bool:
 
 def _runs(job: Job) -> Job:
     """The job with fairscale's tp, min(tp, world), and the dp that remains."""
-    job = job.replace(layout=job.layout.replace(tp=job.gpus)) if _clamped(job) else job
+    if _clamped(job):
+        job = job.replace(layout=job.layout.replace(tp=job.gpus))
     return takes_what_is_left(job)
 
 
@@ -67,6 +68,13 @@ _NO_KV_HEAD = Evidence(
     line="self.n_local_heads // self.n_local_kv_heads",
 )
 
+_NO_PROJECTION = (
+    _NO_KV_HEAD,
+    _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
+    _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
+)
+"""What stops before attention is called: Q, K or V has no whole share."""
+
 _AS_CLAMPED = _fairscale(WORKS, "", f"{_INITIALIZE}:92", note="with tp={tp}, to which it is clamped")
 
 META = trainer(
@@ -76,7 +84,7 @@ META = trainer(
         LP001=(
             _world_by(lambda lay: lay.tp, "tp"),
             _world_by(lambda lay: lay.cp, "cp"),
-            _world_by(lambda lay: lay.tp * lay.cp * lay.pp, "model_ranks_there"),
+            _world_by(lambda lay: lay.model_ranks, "model_ranks_there"),
             _fairscale(
                 SILENT,
                 "",
@@ -92,9 +100,7 @@ META = trainer(
             ),
         ),
         LP101=(
-            _NO_KV_HEAD,
-            _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
-            _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
+            *_NO_PROJECTION,
             Evidence(
                 FORWARD,
                 "shape '[{batch}, {seq_len}, {q_heads_each}, {head_dim}]' is invalid for input of size "
@@ -107,9 +113,7 @@ META = trainer(
         ),
         LP103=(_divide("ffn_dim", lambda j: j.model.ffn_dim % j.layout.tp != 0), _AS_CLAMPED),
         LP104=(
-            _NO_KV_HEAD,
-            _divide("q_dim", lambda j: j.model.q_dim % j.layout.tp != 0),
-            _divide("kv_dim", lambda j: j.model.kv_dim % j.layout.tp != 0),
+            *_NO_PROJECTION,
             Evidence(
                 FORWARD,
                 "shape '[{batch}, {seq_len}, {kv_floor}, {head_dim}]' is invalid for input of size {kv_seen}",

@@ -2,7 +2,7 @@
 
 from llamapar.describe.splits import Padding
 
-from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Evidence, evidence, keywords, pads
+from .base import ADAPTS, CLEAR, FORWARD, INIT, NA, WORKS, Evidence, evidence, keywords, pads, uneven_chunks
 from .trainers import ROWS, trainer
 
 _PADDING: Padding = ROWS["nanotron"]["padding"]
@@ -81,7 +81,7 @@ NANOTRON = trainer(
                 FORWARD,
                 "Sequence length {seq_len} must be divisible by {cp2} when using llama3 ring attention",
                 "src/nanotron/models/qwen.py:777",
-                when=lambda j: (j.seq_len or 0) % (2 * j.layout.cp) != 0,
+                when=uneven_chunks,
             ),
         ),
         LP301=Evidence(

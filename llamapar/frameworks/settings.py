@@ -123,7 +123,9 @@ class Settings(Record):
         notes += [f"without effect: {what}" for what in self.ignored]
         notes += [f"note: {what}" for what in self.notes]
         if self.unread:
-            more = ", …" if len(self.unread) > _SHOWN else ""
+            more = ""
+            if len(self.unread) > _SHOWN:
+                more = ", …"
             first = ", ".join(self.unread[:_SHOWN])
             notes.append(f"not read ({len(self.unread)}): {first}{more}")
         title = f"settings of {self.format}"
@@ -146,7 +148,9 @@ class Settings(Record):
                 n: v for n, v in self.model.items() if n in ModelConfig.__dataclass_fields__ and n != "name"
             }
             changed = {n: v for n, v in fields.items() if v is not None and getattr(base, n) != v}
-            return base.replace(**changed) if changed else base
+            if changed:
+                return base.replace(**changed)
+            return base
         if missing:
             whys = "; ".join(f"{name}: {self.unknown.get(name, 'not given')}" for name in missing)
             what = f"{', '.join(missing)} of the model {'are' if len(missing) > 1 else 'is'} not in the files"

@@ -7,19 +7,16 @@ from .base import (
     CLEAR,
     FORWARD,
     NA,
-    TORCH_1F1B,
-    TORCH_ROUNDS,
-    TORCH_ROUNDS_FIT,
     WORKS,
     Evidence,
     evidence,
     keywords,
-    torch_case,
     torn_heads,
     torn_kv_heads,
     uneven_vocab,
 )
 from .citation import Change
+from .dtensor import TORCH_1F1B, TORCH_ROUNDS, TORCH_ROUNDS_FIT, torch_case
 from .trainers import trainer
 
 REGISTRY = Change("2026-02-23", "#2386")

@@ -68,7 +68,9 @@ def _features(found: Framework) -> dict[str, tuple[Evidence, ...]]:
         lacks_stage = lay.zero > 1 and lay.zero not in found.zero
         return lacks_stage or (lay.virtual_stages > 1 and not found.interleaves)
 
-    one = "" if found.interleaves else "; a pipeline rank has one stage"
+    one = "; a pipeline rank has one stage"
+    if found.interleaves:
+        one = ""
     note = f"of ZeRO it has {', '.join(map(str, found.zero))}{one}"
     return cases | evidence(LP503=Evidence(NA, "", where.path, note, lacks, where.repo, where.at))
 

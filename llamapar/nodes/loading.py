@@ -153,7 +153,9 @@ class Loading(AsDict, Record):
     def block(self, p: Parameter) -> tuple[int, int]:
         """(weights in a block, bytes of a block) with which the file stores this tensor."""
         if self.framework == "distributed-llama":
-            return BLOCKS["f32"] if p.key in _F32 else BLOCKS[self.format]
+            if p.key in _F32:
+                return BLOCKS["f32"]
+            return BLOCKS[self.format]
         # Meta left the first and the last layer in 16 bits when it quantised 405B.
         inner = p.layer is not None and 0 < p.layer < self.model.n_layers - 1
         if self.format == "fp8" and not (p.key in ("w1", "w2", "w3") and inner):
@@ -204,7 +206,9 @@ class Loading(AsDict, Record):
     def limit(self, n: int) -> str:
         """Why the framework does not run on `n` nodes, in one line; empty if it does."""
         report = check(self.model, Layout(tp=n), framework=self.framework)
-        return "" if report.ok else report.errors[0].message
+        if report.ok:
+            return ""
+        return report.errors[0].message
 
     def _fits_on(self, n: int) -> bool:
         """Whether the framework runs on `n` nodes, and the root, which holds most, has enough memory."""
@@ -231,7 +235,9 @@ class Loading(AsDict, Record):
             text = " × ".join(str(n) for n in p.shape)
             if len(p.shape) > 1:
                 yield Count(p.name, text, p.numel)
-            blocks = f"{text} / {weights}" if weights > 1 else text
+            blocks = text
+            if weights > 1:
+                blocks = f"{text} / {weights}"
             yield Count(p.name, f"{blocks} × {size}", self.bytes(p))
             yield Count(p.name, "total", total)
 
@@ -261,7 +267,9 @@ class Loading(AsDict, Record):
         """Whether it fits, in words, with the framework's refusal if there is one."""
         why = self.limit(self.n_nodes)
         fit = f"{'fits' if self.fits else 'does not fit'}; smallest number of nodes: {self.smallest_nodes}"
-        return f"{why}; {fit}" if why else fit
+        if why:
+            return f"{why}; {fit}"
+        return fit
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         title = (

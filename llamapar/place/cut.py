@@ -61,7 +61,7 @@ class Cut:
     def sequence(self) -> SequenceMap:
         layout = self.layout
         tokens = self.seq_len or self.model.max_seq_len
-        return SequenceMap(tokens, layout.cp, self.chunking, layout.tp if layout.sp else 1)
+        return SequenceMap(tokens, layout.cp, self.chunking, layout.sp_ways)
 
     @cached_property
     def stages(self) -> StageMap:
@@ -137,7 +137,9 @@ class Cut:
         """How many TP ranks hold the same piece of a parameter: all, tp / n_kv_heads, or one."""
         if not isinstance(self.placement(key), Shard):
             return self.layout.tp
-        return self.heads.replicas if key in KV_PARAMETERS else 1
+        if key in KV_PARAMETERS:
+            return self.heads.replicas
+        return 1
 
     @cached_property
     def _shapes(self) -> dict[tuple[str, int], tuple[int, ...]]:

@@ -53,7 +53,9 @@ class HeadMap(Judged):
     @property
     def replicas(self) -> int:
         """TP ranks that hold each KV head; more than 1 only if heads are replicated."""
-        return kv_copies(self.model.n_kv_heads, self.tp) if self.kv_replication else 1
+        if self.kv_replication:
+            return kv_copies(self.model.n_kv_heads, self.tp)
+        return 1
 
     def rank(self, r: int) -> RankHeads:
         """The heads and rows of TP rank r."""
@@ -242,7 +244,9 @@ class TradeMap(Record):
             both = [", ".join(map(span, one.chunks)) for one in (held, got)]
             rows.append([r, both[0], span(held.q_heads), both[1], span(got.q_heads), span(got.kv_heads)])
         head = ["cp rank", "positions before", "query heads", "positions after", "query heads", "KV heads"]
-        note = "attention then works as if there were no CP" if self.method.ring == 1 else ""
+        note = ""
+        if self.method.ring == 1:
+            note = "attention then works as if there were no CP"
         return self.title, head, rows, note
 
 

@@ -13,6 +13,13 @@ from itertools import chain, repeat, zip_longest
 from typing import NamedTuple
 
 
+def pipeline_in_words(pp: int, virtual_stages: int) -> str:
+    """The ranks of a pipeline, and the stages of each where it has several: "pp=4", "pp=4·2"."""
+    if virtual_stages == 1:
+        return f"pp={pp}"
+    return f"pp={pp}·{virtual_stages}"
+
+
 class Action(NamedTuple):
     """One operation of a rank on one micro-batch at one of its stages.
 
@@ -115,20 +122,23 @@ def _flexible(plan: ScheduleNumbers, rank: int) -> Row:
     return _interleaved(plan, rank)
 
 
-def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int) -> Row:
-    """Operations from words: "F0" is the forward of the rank's first stage on its next micro-batch.
+def _numbered(words: Iterable[str], plan: ScheduleNumbers, rank: int) -> Row:
+    """A rank's operations on a V, from words: "F0" is a forward of its first stage, on its next micro-batch.
 
     "W" computes the weights of the oldest waiting input gradients, "W0" those of the oldest of the first
     stage. A schedule uses one of the two forms.
     """
     row: Row = []
+    stages = rank, 2 * plan.pp - 1 - rank  # down the V, and up
     numbers = {"F0": 0, "F1": 0, "0": 0, "1": 0}  # next micro-batch: forwards F0, F1; backwards 0, 1
     waiting: dict[str, deque[tuple[int, int]]] = {"": deque(), "0": deque(), "1": deque()}
     for word in words:
         kind = word[0]
         chunk = word[1:]
         if kind != "W":
-            counted = word if kind == "F" else chunk
+            counted = chunk
+            if kind == "F":
+                counted = word
             one = stages[chunk == "1"], numbers[counted]
             numbers[counted] += 1
             if kind == "I":
@@ -140,7 +150,7 @@ def _numbered(words: Iterable[str], stages: tuple[int, int], micro_batches: int)
             continue
         row.append((kind, *one))
     # ZBV is made for at least a full pipeline; micro-batches beyond the real ones are dropped here.
-    return [each for each in row if each[2] < micro_batches]
+    return [each for each in row if each[2] < plan.micro_batches]
 
 
 def _zbv(plan: ScheduleNumbers, rank: int) -> Row:
@@ -155,7 +165,7 @@ def _zbv(plan: ScheduleNumbers, rank: int) -> Row:
             words.append("F0")
         words += ["I0", "W0", "F1", "I1", "W1"]
     words += ["I0", "I1"] * rank + ["I0", "W0"] * left + ["W1"] * rank + ["W0"] * rank
-    return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)  # down the V, and up
+    return _numbered(words, plan, rank)
 
 
 def _dualpipev(plan: ScheduleNumbers, rank: int) -> Row:
@@ -171,7 +181,7 @@ def _dualpipev(plan: ScheduleNumbers, rank: int) -> Row:
     ending = ["B1", "B0"] * half
     words += ending[:half] + [word.replace("B", "I") for word in ending[half:]]
     words += ["W", "I0"] * hops + ["W"] * half
-    return _numbered(words, (rank, 2 * plan.pp - 1 - rank), plan.micro_batches)
+    return _numbered(words, plan, rank)
 
 
 @dataclass(frozen=True)

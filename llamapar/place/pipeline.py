@@ -14,7 +14,7 @@ from llamapar.describe.arguments import checked_options
 from llamapar.errors import LayoutError, one_of, real, shown
 from llamapar.records.tables import Plain, Record, cut, fold, plural
 
-from .orders import ORDERS, Action
+from .orders import ORDERS, Action, pipeline_in_words
 from .walk import WORDS, Result, Walk, flying, needs, problem_of, result_of, walk
 
 LONGEST = 1e9
@@ -28,7 +28,9 @@ def rank_of(stage: int, pp: int, placement: str = "loop") -> int:
     """The PP rank that holds a stage: a loop starts again at rank 0, a V goes back the way it came."""
     lap, place = divmod(stage, pp)
     # Every second lap of a V runs from the last rank to the first.
-    return pp - 1 - place if placement == "v" and lap % 2 else place
+    if placement == "v" and lap % 2:
+        return pp - 1 - place
+    return place
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,8 +161,8 @@ class Schedule(Record):
         return Timeline(self, durations, p2p, starts, ends)
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        v = f"·{self.virtual_stages}" if self.virtual_stages > 1 else ""
-        title = f"{self.title}: {plural(self.micro_batches, 'micro-batch')} over pp={self.pp}{v}"
+        over = pipeline_in_words(self.pp, self.virtual_stages)
+        title = f"{self.title}: {plural(self.micro_batches, 'micro-batch')} over {over}"
         rows: list[list[object]] = []
         for rank in cut(self.pp):
             stages = ", ".join(map(str, self.stages_of(rank)))
@@ -265,10 +267,10 @@ class Timeline(Record):
     @property
     def title(self) -> str:
         s = self.schedule
-        v = f"·{s.virtual_stages}" if s.virtual_stages > 1 else ""
+        over = pipeline_in_words(s.pp, s.virtual_stages)
         nc = f", nc={s.nc}" if s.nc else ""
         many = plural(s.micro_batches, "micro-batch")
-        return f"{s.title}, pp={s.pp}{v}, {many}{nc}: bubble {self.bubble:.2%} of compute"
+        return f"{s.title}, {over}, {many}{nc}: bubble {self.bubble:.2%} of compute"
 
     def as_dict(self) -> Plain:
         """The table and its figures, as plain values for JSON."""
@@ -352,7 +354,9 @@ class Timelines(Record):
     def moments(self) -> tuple[Moment, ...]:
         """Each timeline's Moment at the cursor, or at its own end if that is earlier; () without a cursor."""
         time = self.time
-        return () if time is None else tuple(one.at(min(time, one.end)) for one in self.timelines)
+        if time is None:
+            return ()
+        return tuple(one.at(min(time, one.end)) for one in self.timelines)
 
     def text(self, width: int | None = None) -> str:
         return "\n\n".join([*(one.text(width) for one in self.timelines), *map(str, self.moments)])

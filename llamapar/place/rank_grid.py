@@ -110,10 +110,14 @@ def ranks(
         # An unknown batch is counted in the parts of DP.
         batch = Split(layout.dp if global_batch is None else global_batch, layout.dp)
         held = heads(found, layout, kv_replication=options["kv_replication"])
-        length = found.max_seq_len if seq_len is None else seq_len
+        length = seq_len
+        if seq_len is None:
+            length = found.max_seq_len
         tokens = sequence(layout, length, chunking=options["chunking"])
         layers = stages(found, layout, layer_split=options["layer_split"])
-        unit = BATCH_PART if global_batch is None else "sequence"
+        unit = "sequence"
+        if global_batch is None:
+            unit = BATCH_PART
         share = share_of(layout.coord_of(rank), held, tokens, layers, batch, unit)
     block = 1
     for axis in layout.axes:

@@ -49,12 +49,16 @@ def fewer_micro_batches(most: int, pp: int, virtual_stages: int) -> list[Choice]
     many = most // (pp * virtual_stages)
     if many > pp:
         many -= many % pp  # an interleaved schedule refuses a last round that is shorter
-    return [Choice.of(micro_batches=many)] if many else []
+    if many:
+        return [Choice.of(micro_batches=many)]
+    return []
 
 
 def own_name(name: str, virtual_stages: int) -> str:
     """A layout's schedule name → the name of the schedule with that many stages a rank."""
-    return SEVERAL.get(name, name) if virtual_stages > 1 else name
+    if virtual_stages > 1:
+        return SEVERAL.get(name, name)
+    return name
 
 
 @checked_options
@@ -70,7 +74,9 @@ def schedule(name: str, **options: Unpack[ScheduleKeywords]) -> Schedule:
     # Everything that can be refused by its numbers alone is refused here, before a table is made.
     order, plan = _planned(name, **Values(options))
     rows = tuple(tuple(starmap(Action, order.row(plan, rank))) for rank in range(plan.pp))
-    own = plan.round if name == "flexible" else None
+    own = None
+    if name == "flexible":
+        own = plan.round
     made = Schedule(name, plan.pp, plan.virtual_stages, plan.micro_batches, order.placement, rows, own)
     # Only this case can fail, and checking every table would walk all of it.
     if _last_round_is_short(name, plan) and made.problem:
@@ -181,7 +187,9 @@ def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> Non
         choices = [Choice.of(**needed)]
         # These are GPipe and 1F1B, whose forms for several stages have names of their own.
         if order.placement == "loop":
-            looped = "interleaved-1f1b" if name == "1f1b" else "looped-bfs"
+            looped = "looped-bfs"
+            if name == "1f1b":
+                looped = "interleaved-1f1b"
             choices.append(Choice((("schedule", looped),), bare=True))
         raise LayoutError(what, why, choices, list(needed)[-1])
 

@@ -149,7 +149,9 @@ class SequenceMap(Judged):
         """A chunk's positions in each document, with the document's first position."""
         # The document that the chunk begins in; a chunk that starts at an end belongs to the next one.
         at = bisect_right(self.ends, chunk.start)
-        start = self.ends[at - 1] if at else 0
+        start = 0
+        if at:
+            start = self.ends[at - 1]
         for end in self.ends[at:]:
             if start >= chunk.stop:
                 return
@@ -230,8 +232,7 @@ def sequence(
             [Choice.of(cp=MAX_CP)],
             "cp",
         )
-    shares = layout.tp if layout.sp else 1
-    found = SequenceMap(whole("seq_len", seq_len), layout.cp, options["chunking"], shares)
+    found = SequenceMap(whole("seq_len", seq_len), layout.cp, options["chunking"], layout.sp_ways)
     apart = lengths(options["documents"], found.seq_len)
     if apart and len(apart) > MAX_DOCUMENTS:
         raise LayoutError(

@@ -33,7 +33,9 @@ class Shards:
         """The axes that the sharing ranks are on: "dp-cp", or the only one of them with several ranks."""
         if self.layout.cp == 1:
             return "dp"
-        return "cp" if self.layout.dp_shard == 1 else SHARDING
+        if self.layout.dp_shard == 1:
+            return "cp"
+        return SHARDING
 
     def cuts(self, what: str) -> bool:
         """Whether ZeRO shares `what`, a key of SHARED_FROM."""

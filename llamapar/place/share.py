@@ -54,28 +54,43 @@ class Part:
         """
         if self.word == BATCH_PART:
             return self.text
-        word = f"query {self.word}" if self.axis == "tp" else self.word
-        whole = plural(self.size, word)
-        held = Fraction(sum(map(len, self.pieces)), self.per)
-        if held == self.size:
-            return whole if self.size == 1 else f"all {whole}"
-        if held.denominator == 1:
-            return f"{int(held):,} of {whole}"
-        return f"{float(held):.3g} of {whole}"
+        word = self.word
+        if self.axis == "tp":
+            word = f"query {word}"
+        if self._units < self.size:
+            return self._counted(word)
+        if self.size == 1:
+            return plural(1, word)
+        return f"all {plural(self.size, word)}"
+
+    @property
+    def _units(self) -> Fraction:
+        """Units of the rank's pieces."""
+        return Fraction(sum(map(len, self.pieces)), self.per)
+
+    def _counted(self, word: str) -> str:
+        """Units of the pieces, and of the whole: "16 of 128 query heads"."""
+        held = f"{float(self._units):.3g}"
+        if self._units.denominator == 1:
+            held = f"{int(self._units):,}"
+        return f"{held} of {plural(self.size, word)}"
 
     @property
     def text(self) -> str:
         """Its size in words: "1/8 of the heads", "8 of 126 layers", "all tokens", "the whole batch"."""
         # A Fraction compares exactly with 1 and 1/ways, and is printed as "1/8".
-        part = Fraction(sum(map(len, self.pieces)), self.whole)
-        batch = self.axis == "dp"
+        part = self._units / self.size
+        if self.axis == "dp":
+            whole = "batch"
+            all_of_it = "the whole batch"
+        else:
+            whole = f"{self.word}s"
+            all_of_it = f"all {whole}"
         if part == 1:
-            return "the whole batch" if batch else f"all {self.word}s"
+            return all_of_it
         if part * self.ways == 1:
-            return f"{part} of the {'batch' if batch else f'{self.word}s'}"
-        held = part * self.size
-        count = f"{int(held):,}" if held.denominator == 1 else f"{float(held):.3g}"
-        return f"{count} of {plural(self.size, self.word)}"
+            return f"{part} of the {whole}"
+        return self._counted(self.word)
 
     @property
     def held(self) -> str:
@@ -89,7 +104,9 @@ class Part:
             return f"no {self.word}s"
         several = len(self.pieces) > 1 or any(len(piece) > self.per for piece in self.pieces)
         words = f"{self.word}{'s' if several else ''} {', '.join(spans)}"
-        return f"{words} (cut)" if cut else words
+        if cut:
+            return f"{words} (cut)"
+        return words
 
 
 @dataclass(frozen=True)
@@ -158,6 +175,8 @@ def share_of(
         Part("cp", tokens.cp, "token", tokens.seq_len, chunks, in_runs(tokens.rank(at.cp).chunks)),
         Part("dp", batch.k, word, batch.n, batch, in_runs([batch[at.dp]])),
     )
-    uneven = "" if batch.even else f"global_batch={batch.n} does not divide over dp={batch.k}"
+    uneven = ""
+    if not batch.even:
+        uneven = f"global_batch={batch.n} does not divide over dp={batch.k}"
     reason = layers.reason or heads.reason or tokens.reason or uneven
     return Share(model, *parts, reason)

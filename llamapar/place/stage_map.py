@@ -17,6 +17,8 @@ from llamapar.errors import Choice, LayoutError, one_of, shown
 from llamapar.frameworks import framework
 from llamapar.records.tables import Judged, cut, span
 
+from .orders import pipeline_in_words
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -67,7 +69,9 @@ class StageMap(Judged):
     @property
     def reason(self) -> str:
         """Why the split refuses, in one line; empty if it does not."""
-        return self.problem.what if self.problem else ""
+        if self.problem:
+            return self.problem.what
+        return ""
 
     @cached_property
     def stages(self) -> list[Stage]:
@@ -96,10 +100,12 @@ class StageMap(Judged):
         return ", ".join(each if len(each) <= 9 else [*each[:8], "…", each[-1]])
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
-        v = f"·{self.virtual_stages}" if self.virtual_stages > 1 else ""
-        split = self.layer_split if isinstance(self.layer_split, str) else "as given"
+        split = "as given"
+        if isinstance(self.layer_split, str):
+            split = self.layer_split
+        over = pipeline_in_words(self.pp, self.virtual_stages)
         title = (
-            f"{self.model.name} layers over pp={self.pp}{v}, {split}: "
+            f"{self.model.name} layers over {over}, {split}: "
             f"{self.model.n_layers} layers as {self.counts_in_words or 'nothing'}"
         )
         rows: list[list[object]] = []

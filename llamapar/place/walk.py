@@ -39,14 +39,18 @@ def needs(action: Action, last: int) -> tuple[Result, ...]:
     """The results that an operation waits for, in a pipeline whose last stage is `last`."""
     kind, stage, number = action
     if kind == "F":
-        return ((True, stage - 1, number),) if stage else ()
+        if stage:
+            return ((True, stage - 1, number),)
+        return ()
     # W takes its own stage's input gradient, which means only that I has run; its activations are there
     # then too.
     if kind == "W":
         return ((False, stage, number),)
     own = (True, stage, number)
     # A backward needs its own forward's activations and the gradient from the stage after it.
-    return (own,) if stage == last else (own, (False, stage + 1, number))
+    if stage == last:
+        return (own,)
+    return (own, (False, stage + 1, number))
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,9 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
         row = rows[rank]
         numbers = walked.rows[rank]
         missing.pop(rank, None)
-        before = numbers[-1] if numbers else 0
+        before = 0
+        if numbers:
+            before = numbers[-1]
         # `numbers` has a turn for each operation already run, so its length is where the rank stopped.
         for place in range(len(numbers), len(row)):
             kind, stage, micro_batch = row[place]

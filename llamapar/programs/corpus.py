@@ -41,7 +41,9 @@ def corpus(setting: Setting, name: str, device: str = "cpu") -> Tensor:
     """Tokens or targets [global_batch, seq] of a step, by name; steps follow each other in CORPUS."""
     ids = token_ids(setting.model.vocab_size)
     text = torch.tensor([ids[character] for character in CORPUS], device=device)
-    done = setting.training.done if setting.training is not None else 0
+    done = 0
+    if setting.training is not None:
+        done = setting.training.done
     each = setting.global_batch * setting.seq_len
     # Targets are the same text one character later. A run that goes on after `done` steps reads on where
     # it stopped, and past the end the text starts again.

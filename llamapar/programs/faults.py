@@ -286,7 +286,7 @@ FAULTS = Faults(
             "every shape; that rows of the softmax add up to one",
             "forward: scores are sqrt(head_dim) times too large",
             *_ANYWHERE,
-            patch=(kernels, "softmax_scale", lambda right, q, k, scale: 1.0),
+            patch=(kernels, "softmax_scale", lambda right, q, k: 1.0),
         ),
         "batch_for_sequence": Fault(
             "every shape, and every number of a batch of one",

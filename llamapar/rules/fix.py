@@ -49,7 +49,9 @@ class Effect:
         gib = f"{self.load.gib} GiB, may fit" if doubtful else f"{held / GIB:.2f} GiB"
         if self.serves:
             return f"{gib} of weights"
-        return gib if self.load.whole else f"{gib} before activations"
+        if self.load.whole:
+            return gib
+        return f"{gib} before activations"
 
     @property
     def price(self) -> list[str]:
@@ -68,7 +70,9 @@ class Effect:
 
     def as_dict(self) -> Plain:
         """Plain values for JSON; None for an unknown number."""
-        memory = self.load.memory.expected_bytes if self.load else None
+        memory = None
+        if self.load:
+            memory = self.load.memory.expected_bytes
         return {"memory_bytes": memory, "time": self.time, "idle_gpus": self.idle_gpus}
 
 
@@ -119,7 +123,9 @@ class Fix:
     def text(self) -> str:
         """The changes in the judge's own settings: "tp_size=4 (4·1·1·2 = 8 ranks)"."""
         # A change without a setting in the judge has no words there; if none has, ours are shown.
-        own = [self.judge.setting(*change) for change in self.changes] if self.judge else []
+        own = []
+        if self.judge:
+            own = [self.judge.setting(*change) for change in self.changes]
         words = " ".join(filter(None, own)) or " ".join(f"{name}={value}" for name, value in self.changes)
         if any(name in AXES for name, _ in self.changes):
             lay = self.layout
@@ -136,7 +142,9 @@ class Fix:
     @property
     def memory(self) -> Memory | None:
         """The memory of a rank afterwards; None if nothing can be counted."""
-        return self.effect.load.memory if self.effect.load else None
+        if self.effect.load:
+            return self.effect.load.memory
+        return None
 
     def as_dict(self) -> Plain:
         """Plain values for JSON: the whole layout, all other changes, and their effect."""
@@ -163,6 +171,8 @@ def changed_job(job: Job, changes: Changes) -> Job | None:
         # candidate.
         if of_layout:
             job = job.replace(layout=job.layout.replace(**of_layout))
-        return job.replace(**of_job) if of_job else job
+        if of_job:
+            return job.replace(**of_job)
+        return job
     except LlamaparError:
         return None

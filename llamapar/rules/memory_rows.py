@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .repairs import NOTE, WARNING
-from .rule import Rule
+from .rule import Rule, a_note, a_warning
 
 
 def _by_bytes(*_: object) -> bool:
@@ -26,7 +25,7 @@ MEMORY: tuple[Rule, ...] = (
         _by_bytes,
         "stage {stage} needs {needs}, and {there}: undecided",
         "{decides}; {terms} GiB; {counted}",
-        severity=lambda j: WARNING,
+        severity=a_warning,
         of_facts=True,
     ),
     Rule(
@@ -35,7 +34,7 @@ MEMORY: tuple[Rule, ...] = (
         _by_bytes,
         "activations are not counted: stage {stage} needs {needs}, and {there}",
         "they grow with the tokens of a sequence: say seq_len",
-        severity=lambda j: NOTE,
+        severity=a_note,
         of_facts=True,
     ),
 )

@@ -150,7 +150,9 @@ def least_bytes(
     """
     weights = WEIGHT * numel / (shards if zero == 3 else 1)
     sums = WEIGHT * numel / (shards if zero >= 2 else 1) * reduced
-    states = 2 * (WEIGHT + MOMENTS) if _has_masters(judge, zero) else MOMENTS
+    states = MOMENTS
+    if _has_masters(judge, zero):
+        states = 2 * (WEIGHT + MOMENTS)
     return weights + sums + states * numel / (shards if zero else 1)
 
 
@@ -218,7 +220,9 @@ def finding_of(job: Job, judge: Framework | None = None) -> tuple[str, str] | No
     if outcome == UNDECIDED and found.memory.not_counted:
         return None  # LP109 says that nobody knows
     if outcome == FITS:
-        return None if found.whole else (NO_ACTIVATIONS, NOTE)
+        if found.whole:
+            return None
+        return (NO_ACTIVATIONS, NOTE)
     if outcome == TOO_MUCH:
         return TOO_LITTLE_MEMORY, ERROR if trains else NOTE
     return OPEN, WARNING if trains else NOTE
@@ -236,8 +240,12 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     largest = ", ".join(f"{term.name} {term.bytes / GIB:.2f}" for term in terms)
     by_stage = [f"{stages[i].total_bytes / GIB:.2f}" for i in cut(len(stages), SHOWN)]
     by_stage[-1:-1] = ["…"] * (len(stages) > SHOWN)
-    several = f"by stage {', '.join(by_stage)} GiB; " if len(stages) > 1 else ""
-    again = f" recompute={job.recompute}" if job.recompute else ", no recompute given"
+    several = ""
+    if len(stages) > 1:
+        several = f"by stage {', '.join(by_stage)} GiB; "
+    again = ", no recompute given"
+    if job.recompute:
+        again = f" recompute={job.recompute}"
     counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch_size}{again}"
     decides = _narrows(found)
     if "zero" in job.saves:

@@ -24,7 +24,9 @@ def product(*factors: int | None) -> int:
     """All factors multiplied; 0 if one of them is unknown."""
     # 0 stands for "unknown" in every rule, because no factor here can be 0 itself.
     known = [factor for factor in factors if factor]
-    return math.prod(known) if len(known) == len(factors) else 0
+    if len(known) == len(factors):
+        return math.prod(known)
+    return 0
 
 
 def product_differs(total: int | None, *factors: int | None) -> bool:

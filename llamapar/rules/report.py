@@ -17,8 +17,16 @@ from llamapar.describe.layout import AXES, LayoutLike
 from llamapar.describe.models import ModelLike
 from llamapar.describe.options import Values
 from llamapar.errors import LayoutError
-from llamapar.frameworks import FRAMEWORKS, JUDGES, UNKNOWN, Framework, Verdict, habits_of, padding_rule
-from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks import (
+    FRAMEWORKS,
+    JUDGES,
+    UNKNOWN,
+    Framework,
+    Verdict,
+    habits_of,
+    judge_of,
+    padding_rule,
+)
 from llamapar.frameworks.settings import takes_settings
 from llamapar.late import late
 from llamapar.records.tables import AsDict, Plain, fold, html_rows, plural
@@ -76,9 +84,13 @@ class Finding(AsDict):
         An error also lists the valid degrees, and says if no layout of the GPUs can hold the model.
         """
         # Without this a person would try fix after fix for a model that these GPUs cannot hold.
-        hopeless = memory_rule.nothing_holds(self.job, self.judge) if self.severity == ERROR else ""
+        hopeless = ""
+        if self.severity == ERROR:
+            hopeless = memory_rule.nothing_holds(self.job, self.judge)
         listed = self.severity == ERROR and self.rule.axis in AXES
-        degrees = listed_degrees(self.rule.axis, self.job, self.judge) if listed else ""
+        degrees = ""
+        if listed:
+            degrees = listed_degrees(self.rule.axis, self.job, self.judge)
         return "; ".join(filter(None, [self.rule.why.format_map(self._numbers), degrees, hopeless]))
 
     @cached_property
@@ -93,7 +105,9 @@ class Finding(AsDict):
         """Every framework's verdict by name, the judge first."""
         # A dict keeps the first place of a key and the last value, which puts the judge in front and
         # loses none.
-        first = {self.judge.name: self.judge} if self.judge else {}
+        first = {}
+        if self.judge:
+            first = {self.judge.name: self.judge}
         return {f.name: f.judge(self.code, self.job) for f in (first | JUDGES | first).values()}
 
     @property
@@ -142,8 +156,12 @@ class Finding(AsDict):
         fixes = ", or ".join(
             f"<code>{escape(fix.text)}</code> {escape(fix.effect.text)}".rstrip() for fix in self.fixes
         )
-        tried = f"<br>try {fixes}" if fixes else ""
-        judged = f"<br>{escape(self._judged(self.judge))}" if self.judge and self.unproven else ""
+        tried = ""
+        if fixes:
+            tried = f"<br>try {fixes}"
+        judged = ""
+        if self.judge and self.unproven:
+            judged = f"<br>{escape(self._judged(self.judge))}"
         return (
             f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
             f"<i>{escape(self.why)}</i>{tried}{judged}</p>{self._verdicts()}"
@@ -217,7 +235,9 @@ class Report(AsDict):
         found = Counter(finding.severity for finding in self.findings)
         counts = [plural(found[severity], severity) for severity in SEVERITIES if found[severity]]
         verdict = ", ".join(counts) or "nothing to report"
-        judge = f" for {self.judge.title}" if self.judge else ""
+        judge = ""
+        if self.judge:
+            judge = f" for {self.judge.title}"
         judge += ", judged by the paper's rules" if self.judge and self.judge.paper else ""
         ranks = plural(job.layout.world, "rank").replace(",", "")
         return f"{job.model.name}  {job.layout} ({ranks}){judge}: {verdict}"
@@ -257,10 +277,9 @@ def check(
     Raises LayoutError or ModelError for input that is not a valid number, name or file.
     """
     facts = Values(options)
-    framework = facts.pop("framework")
+    judge = judge_of(facts.pop("framework"))
     if facts["padding"] is not None:
         facts["padding"] = padding_rule(facts["padding"])
-    judge = None if framework is None else find_framework(framework)
     return check_job(Job.of(model, layout, **facts), judge)
 
 

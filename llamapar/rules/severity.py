@@ -36,12 +36,16 @@ def severity_of(rule: Rule, job: Job, judge: Framework | None) -> str | None:
     case = judge.case(rule.code, job)
     # Without evidence the paper's word stands, but for an error, which is then unproven.
     if case is None or (own == ERROR and case.verdict == UNKNOWN):
-        return NOTE if own == ERROR else own
+        if own == ERROR:
+            return NOTE
+        return own
     if case.verdict in FAILS:
         return ERROR
     # It works there, but a reader should still learn of replication or padding, or of the paper's objection.
     if case.verdict in (WORKS, ADAPTS):
-        return NOTE if own or case.verdict == ADAPTS else None
+        if own or case.verdict == ADAPTS:
+            return NOTE
+        return None
     if case.verdict == NA:
         return rule.if_na or own
     # UNKNOWN is left: evidence was sought and none found, which is worth a note.
@@ -102,7 +106,9 @@ def listed_degrees(axis: str, job: Job, judge: Framework | None) -> str:
         made = changed_job(job, {axis: degree})
         if made and all(says(rule, made, judge) != ERROR for rule in rules):
             found.append(str(degree))
-    more = ["…"] if len(found) > MOST_DEGREES else []
+    more = []
+    if len(found) > MOST_DEGREES:
+        more = ["…"]
     if found:
         return f"{axis} may be {', '.join([*found[:MOST_DEGREES], *more])}"
     return ""

@@ -92,8 +92,5 @@ def _back(grad: Tensor, mesh: DeviceMesh, axis: str, cut: int, join: int, among:
 
 def maximum(x: Tensor, mesh: DeviceMesh, axis: str) -> Tensor:
     """The maximum over the ranks; a constant for autograd."""
-    return (
-        # Softmax is the same whatever number is subtracted from all logits, so the maximum has no
-        # gradient.
-        compat.all_reduce(x.detach(), mesh, axis, "max") if compat.axis_size(mesh, axis) > 1 else x.detach()
-    )
+    # Softmax is the same whatever number is subtracted from all logits, so the maximum has no gradient.
+    return compat.all_reduce(x.detach(), mesh, axis, "max")

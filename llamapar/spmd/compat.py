@@ -66,11 +66,15 @@ def _sent(op: Callable[..., Tensor], t: Tensor, mesh: DeviceMesh, axis: str, *de
     group = mesh.get_group(axis)
     by_host = t.is_cuda and dist.get_backend(group) == "gloo"
     made: Tensor = _ops.wait_tensor.default(op(t.cpu() if by_host else t, *details, group.group_name))
-    return made.to(t.device) if by_host else made
+    if by_host:
+        return made.to(t.device)
+    return made
 
 
 def all_reduce(t: Tensor, mesh: DeviceMesh, axis: str, op: str = "sum") -> Tensor:
-    """Sum (or "max") of `t` over the axis, on every rank."""
+    """Sum (or "max") of `t` over the axis, on every rank; `t` itself on an axis of one rank."""
+    if axis_size(mesh, axis) == 1:
+        return t
     begun = _ops.all_reduce.default(t.contiguous(), op, mesh.get_group(axis).group_name)
     return _ops.wait_tensor.default(begun)  # gloo takes CUDA tensors here
 
@@ -187,7 +191,9 @@ def per_rank_int(mesh: DeviceMesh, function: Callable[[Coord], int]) -> dict[int
 def _where(at: dict[int, int] | int, i: int, n: int) -> int | torch.SymInt:
     """n if `at` is i, else 0; in the local engine a torch.SymInt with a value for each rank."""
     if isinstance(at, int):
-        return n if at == i else 0
+        if at == i:
+            return n
+        return 0
     # A size that differs by rank has no plain int; torch's own shape code accepts a SymInt in its place.
     return torch.SymInt(LocalIntNode({rank: n if own == i else 0 for rank, own in at.items()}))
 
@@ -209,8 +215,11 @@ def by_rank(t: Tensor) -> dict[int, Tensor] | None:
 
 def of_rank(t: Tensor, rank: int) -> Tensor:
     """A rank's own tensor of a LocalTensor; a plain tensor itself. Both are waited for."""
-    t = t.trigger_wait() if isinstance(t, AsyncCollectiveTensor) else t
-    return t._local_tensors[rank] if isinstance(t, LocalTensor) else t
+    if isinstance(t, AsyncCollectiveTensor):
+        t = t.trigger_wait()
+    if isinstance(t, LocalTensor):
+        return t._local_tensors[rank]
+    return t
 
 
 def first_of(t: Tensor) -> Tensor:

@@ -26,7 +26,9 @@ def reduce_gradients(
     sequence parallelism, other heads for the norms of heads. An activation's gradient is summed over nothing.
     scattered: the backward has already done the reduce-scatter of shards.
     """
-    group = zero_group(mesh, setting) if setting.shards.cuts("gradients") else None
+    group = None
+    if setting.shards.cuts("gradients"):
+        group = zero_group(mesh, setting)
     return {
         name: _reduce(mesh, setting, group, name, gradient, scattered) for name, gradient in gradients.items()
     }
@@ -61,7 +63,9 @@ def _reduce(
 def sum_copies(mesh: DeviceMesh, setting: Setting, gradient: Tensor) -> Tensor:
     """The sum over the ranks that hold the same KV head; tp is ranks by (KV head, copy)."""
     by_copy = kv_copy_mesh(mesh, setting)
-    return gradient if by_copy is None else compat.all_reduce(gradient, by_copy, "tp")
+    if by_copy is None:
+        return gradient
+    return compat.all_reduce(gradient, by_copy, "tp")
 
 
 def kv_copy_mesh(mesh: DeviceMesh, setting: Setting) -> DeviceMesh | None:
@@ -80,15 +84,11 @@ def sum_tokens(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
 
 
 def sum_context(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    if compat.axis_size(mesh, "cp") > 1:
-        return compat.all_reduce(gradient, mesh, "cp")
-    return gradient
+    return compat.all_reduce(gradient, mesh, "cp")
 
 
 def sum_data(mesh: DeviceMesh, gradient: Tensor) -> Tensor:
-    if compat.axis_size(mesh, "dp") > 1:
-        return compat.all_reduce(gradient, mesh, "dp")
-    return gradient
+    return compat.all_reduce(gradient, mesh, "dp")
 
 
 def sum_shards(group: ZeroGroup, name: str, gradient: Tensor) -> Tensor:

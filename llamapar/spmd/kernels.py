@@ -188,7 +188,9 @@ def block_backward(
 
 def _eights(x: Tensor) -> Tensor:
     """Zero-pad head_dim to a multiple of 8, because the CUDA kernels require it."""
-    return F.pad(x, (0, -x.shape[-1] % 8)) if x.shape[-1] % 8 else x
+    if x.shape[-1] % 8:
+        return F.pad(x, (0, -x.shape[-1] % 8))
+    return x
 
 
 def _every_head(x: Tensor, h: int) -> Tensor:
@@ -323,15 +325,14 @@ def attend(
     plan: Callable[[Coord], Sequence[Segment]],
     *,
     each: Each | None = None,
-    scale: float | None = None,
 ) -> Tensor:
     """Causal attention of a rank's queries to the keys of the whole sequence; returns a tensor like q.
 
     q: [batch, seq/cp, n_heads, head_dim], the rank's chunks one after another; k, v: [batch, seq, n_kv_heads,
     head_dim], in the order of the sequence. plan(coord): the `segments` of the rank's chunks, called again in
     the backward. each: calls a function of (coord, plain tensors) for the rank or ranks; by default once,
-    with coord {}. scale: 1 / sqrt(head_dim) by default. The backward needs q, k, v and out, so these are
-    kept. Raises LayoutError if the sizes do not fit.
+    with coord {}. The backward needs q, k, v and out, so these are kept. Raises LayoutError if the sizes do
+    not fit.
     """
 
     def todo(coord: Coord, step: int, n_q: int, n_k: int) -> list[Block]:
@@ -339,7 +340,7 @@ def attend(
         # A plan past the last key gives more positions than keys, which `_fitting` refuses.
         return _fitting(mine, [range(max([n_k, *(segment.stop for segment in mine)]))], n_q, n_k)
 
-    return _Attention.apply(q, k, v, _Plan(todo, each or at(), softmax_scale(q, k, scale)))
+    return _Attention.apply(q, k, v, _Plan(todo, each or at(), softmax_scale(q, k)))
 
 
 def ring_attend(
@@ -351,7 +352,6 @@ def ring_attend(
     *,
     each: Each,
     documents: Sequence[int] | None = None,
-    scale: float | None = None,
     among: int = 1,
 ) -> Tensor:
     """`attend` by ring: keys and values pass around the CP ranks in `ring` steps; returns a tensor like q.
@@ -360,8 +360,8 @@ def ring_attend(
     groups of `among` neighbours, which hold the same tokens; there are `ring` groups. At step i the rank at
     coord["cp"] holds the keys of the i-th group before its own. exchange: sends a tensor to the next group
     and returns the previous one's; called 2(ring - 1) times forward, for k and v, and, with several groups,
-    2(2·ring - 1) times backward, for k, v and, in float32 at least, their gradients. each, documents, scale:
-    as in `attend` and `segments`.
+    2(2·ring - 1) times backward, for k, v and, in float32 at least, their gradients. each, documents: as
+    in `attend` and `segments`.
     """
     ring = len(chunks)
 
@@ -369,7 +369,7 @@ def ring_attend(
         group = coord["cp"] // among
         return _fitting(segments(chunks[group], documents), chunks[(group - step) % ring], n_q, n_k)
 
-    return _Attention.apply(q, k, v, _Plan(todo, each, softmax_scale(q, k, scale), ring, exchange))
+    return _Attention.apply(q, k, v, _Plan(todo, each, softmax_scale(q, k), ring, exchange))
 
 
 def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k: int) -> list[Block]:
@@ -383,11 +383,11 @@ def _fitting(mine: Sequence[Segment], key_ranges: Sequence[range], n_q: int, n_k
     return list(blocks(mine, key_ranges))
 
 
-def softmax_scale(q: Tensor, k: Tensor, scale: float | None) -> float:
-    """The softmax's scale, after a check that the heads fit."""
+def softmax_scale(q: Tensor, k: Tensor) -> float:
+    """The softmax's scale, 1 / sqrt(head_dim), after a check that the heads fit."""
     h, h_kv, d = q.shape[2], k.shape[2], q.shape[3]
     if h_kv == 0 or h % h_kv:
         raise LayoutError(
             f"{h} query heads, {h_kv} KV heads", "each KV head serves the same number of query heads"
         )
-    return d**-0.5 if scale is None else scale
+    return d**-0.5

@@ -106,7 +106,9 @@ def _one_python(frame: FrameType, why: str) -> LlamaparError:
     """The refusal of a frame's line, which it shows: "train.py:12  if rank:"."""
     file = frame.f_code.co_filename
     line = frame.f_lineno
-    name = "cell" if "ipykernel_" in file else os.path.basename(file)
+    name = "cell"
+    if "ipykernel_" not in file:
+        name = os.path.basename(file)
     what = f"a branch on the rank: {name}:{line}  {linecache.getline(file, line).strip()}"
     reason = f"{why}; the local engine runs one Python for all ranks, so a line goes one way for all of them"
     return LlamaparError(what, reason, [Choice.of(engine="processes")], "engine")

@@ -25,13 +25,17 @@ def rows(setting: Setting, number: int) -> slice:
 
 def of_step(name: str, step: int) -> str:
     """The name of tokens or targets in a step of a run, counted from 0: "tokens", "step1.tokens"."""
-    return f"step{step}.{name}" if step else name
+    if step:
+        return f"step{step}.{name}"
+    return name
 
 
 def step_of(name: str) -> int:
     """The step in a name from `of_step`."""
     step = name.rpartition(".")[0].removeprefix("step")
-    return int(step) if step else 0
+    if step:
+        return int(step)
+    return 0
 
 
 def tokens_of(tokens: Tensor, setting: Setting, number: int) -> Tensor:
@@ -55,7 +59,9 @@ def added(total: Tensor | None, own: Tensor, setting: Setting, number: int) -> T
     """The sum of a parameter's gradients, plus micro-batch `number`; in training in float32."""
     # bf16 has 8 bits of precision, so adding many micro-batches in it would lose the small ones.
     own = own.to(setting.sum_dtype)
-    return own if total is None else total + own
+    if total is None:
+        return own
+    return total + own
 
 
 def both_ends(own: Tensor, other: Tensor) -> Tensor:

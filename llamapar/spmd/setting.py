@@ -43,7 +43,9 @@ TIED = "tok_embeddings.weight"
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """The dtype for sums: torch.promote_types of the dtype and float32, without an operation."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    if dtype == torch.float64:
+        return torch.float64
+    return torch.float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,9 @@ class Setting(Cut):
     def sum_dtype(self) -> torch.dtype:
         """dtype for sums of gradients: at least float32 in training, else the parameters' dtype."""
         wide = at_least_float32(self.torch_dtype)
-        return wide if self.training is not None else self.torch_dtype
+        if self.training is not None:
+            return wide
+        return self.torch_dtype
 
     # -- a pipeline ----------------------------------------------------------------------------
 
@@ -123,7 +127,9 @@ class Setting(Cut):
         """Full names of the parameters of a stage; the head of a tied model includes the embedding."""
         own = [p.name for p in self.model.parameters() if self.stage(p) == stage.stage]
         tied = self.model.tied and stage.head and not stage.embedding
-        return [*own, TIED] if tied else own
+        if tied:
+            return [*own, TIED]
+        return own
 
     def holds(self, name: str, pp_rank: int) -> bool:
         """Whether a PP rank has a parameter, given by its full name, or an output; outputs are on the head's
@@ -192,7 +198,9 @@ class Setting(Cut):
         the last row of every rank's shard, and some tokens of x are near zero, where a norm's eps counts.
         """
         # A cotangent is no argument of a program, so no row of the placement table stands for it.
-        key = kind(name) if name != "cotangent" else name
+        key = name
+        if name != "cotangent":
+            key = kind(name)
         if key == "positions":
             return torch.arange(self.seq_len, device=device)
         if key == "tokens":
@@ -258,12 +266,16 @@ class Setting(Cut):
     def held(self, name: str, whole: Tensor, coord: Coord, what: str) -> Tensor:
         """The part of a global tensor that a rank stores. what: "parameters" or "optimizer state"."""
         part = self.part(name, whole, coord)
-        return self.shard(part, coord) if self.shards.cuts(what) else part
+        if self.shards.cuts(what):
+            return self.shard(part, coord)
+        return part
 
     def gradient(self, name: str, part: Tensor, coord: Coord) -> Tensor:
         """The part of a gradient that the rank at `coord` stores after the sums over ranks."""
         shared = self.shards.cuts("gradients") and kind(name) in PARAMETERS
-        return self.shard(part, coord) if shared else part
+        if shared:
+            return self.shard(part, coord)
+        return part
 
     def _activation(self, key: str, whole: Tensor, coord: Coord) -> Tensor:
         row = ACTIVATIONS[key]
@@ -286,7 +298,9 @@ def short(name: str) -> str:
     """A parameter's name in programs: "layers.0.attention.wq.bias" is "bq"."""
     owner, _, what = name.rpartition(".")
     last = (owner if what in ("weight", "bias") else name).rpartition(".")[2]
-    return f"b{last[1:]}" if what == "bias" else last
+    if what == "bias":
+        return f"b{last[1:]}"
+    return last
 
 
 def kind(name: str) -> str:

@@ -52,16 +52,12 @@ def squares(setting: Setting, gradients: Mapping[str, Tensor], pp_rank: int, sta
 
 def over_tensor(own: Tensor, mesh: DeviceMesh) -> Tensor:
     """The sum of squares over tp."""
-    if compat.axis_size(mesh, "tp") > 1:
-        return compat.all_reduce(own, mesh, "tp")
-    return own
+    return compat.all_reduce(own, mesh, "tp")
 
 
 def over_shards(own: Tensor, group: ZeroGroup) -> Tensor:
     """The sum of squares over the ranks that share gradients."""
-    if compat.axis_size(*group.sharing) > 1:
-        return compat.all_reduce(own, *group.sharing)
-    return own
+    return compat.all_reduce(own, *group.sharing)
 
 
 def over_stages(by_pp_rank: Sequence[Tensor], pp_rank: int) -> Tensor:

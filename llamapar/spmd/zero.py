@@ -139,7 +139,9 @@ def group_axes(mesh: DeviceMesh, setting: Setting) -> dict[str, str]:
     collective.
     """
     names = compat.axis_names(mesh)
-    shared = "gradients" if setting.training is None else "optimizer state"
+    shared = "optimizer state"
+    if setting.training is None:
+        shared = "gradients"
     if setting.shards.cuts(shared):
         return names | zero_group(mesh, setting).axes
     return names
@@ -251,12 +253,16 @@ class Gathered(Mapping[str, Tensor]):
         if isinstance(kept, Tensor):
             return kept
         whole = self._group.whole(self._shards[kept.name].detach(), kept.name)
-        return whole.mT if kept.transposed else whole
+        if kept.transposed:
+            return whole.mT
+        return whole
 
 
 def leaves_of(given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The leaves at which gradients of a program's tensors end, by name."""
-    return given.leaves if isinstance(given, Gathered) else given
+    if isinstance(given, Gathered):
+        return given.leaves
+    return given
 
 
 def forward_of(given: Mapping[str, Tensor]) -> AbstractContextManager[object]:

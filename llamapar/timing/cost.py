@@ -22,8 +22,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import Values, offer
 from llamapar.errors import real
-from llamapar.frameworks import as_run, split_of
-from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks import as_run, judge_of, split_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.memory_rule import memory_of
@@ -158,11 +157,9 @@ class Cost(Record):
     def too_much(self) -> str:
         """That the job does not fit, in one line; "" if it does or may."""
         has = f"{self.gpu} has {self.memory.hbm_bytes / GIB:.2f}"
-        return (
-            ""
-            if self.fits
-            else f"it does not fit: a rank needs {self.memory.figure()} GiB of memory, and {has}"
-        )
+        if self.fits:
+            return ""
+        return f"it does not fit: a rank needs {self.memory.figure()} GiB of memory, and {has}"
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
@@ -219,7 +216,7 @@ def cost(
     Raises LayoutError for bad input, and if shards do not divide; LlamaparError for bad hardware.
     """
     found = hardware(options["gpu"])
-    judge = None if options["framework"] is None else find_framework(options["framework"])
+    judge = judge_of(options["framework"])
     how = Conditions.of(
         judge,
         found,
@@ -252,7 +249,9 @@ def cost_of(
     m = job.model
     m.require_judged("the time of a step")
     lay = how.judge.settled(job.layout) if how.judge else job.layout
-    as_another = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
+    as_another = ""
+    if lay.zero != job.layout.zero:
+        as_another = f", ZeRO {lay.zero}"
     job = job.replace(layout=lay)
     step = Step.of(job, how, split_of(how.judge, job.layer_split))
     seq = job.seq_len or m.max_seq_len

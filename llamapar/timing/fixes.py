@@ -122,7 +122,9 @@ def _doubt(job: Job, rule: Rule, judge: Framework | None, made: Job) -> int:
         return 3  # whether another layout would hold the experts is not known
     if judge is not None and not judge.trains:
         weights = memory_rule.serving_load_of(made, judge)
-        return 3 if weights and made.gpu and weights.outcome(made.gpu) == TOO_MUCH else 0
+        if weights and made.gpu and weights.outcome(made.gpu) == TOO_MUCH:
+            return 3
+        return 0
     # A cheap bound first, for an interval is of every trainer's account. It does not know of `saves`.
     if not made.saves and made.gpu and memory_rule.least_of(made, judge) > made.gpu.hbm_bytes:
         return 3
@@ -137,8 +139,12 @@ def _doubt(job: Job, rule: Rule, judge: Framework | None, made: Job) -> int:
         return 0
     if not memory_rule.has_room(made, judge):
         # Nobody buys a GPU that is expected to have too little.
-        return 2 if made.gpu == job.gpu else 3
-    return 0 if judge is None and rule not in MEMORY else 1
+        if made.gpu == job.gpu:
+            return 2
+        return 3
+    if judge is None and rule not in MEMORY:
+        return 0
+    return 1
 
 
 # -- what is tried, in order -----------------------------------------------------------------------
@@ -215,21 +221,26 @@ def nearest(
     # each degrees the job's own settings come first; others only where these have not passed.
     waiting: list[tuple[float, tuple[object, ...], Degrees, Job, bool]] = []
 
+    def otherwise(degrees: Degrees) -> Iterator[tuple[float, tuple[object, ...], Degrees, Job, bool]]:
+        """The layouts of these degrees with other settings than the job's own."""
+        for order in orders:
+            for one in map(Candidate._make, of_degrees(order, how, degrees, judge, zeros)):
+                yield distance(one), (2, *one[2:]), degrees, one.job(job, mode), True
+
     def ready(least: float) -> Iterator[Job]:
         while waiting and waiting[0][0] <= least:
             _, _, degrees, made, last = heapq.heappop(waiting)
             if last:
                 yield made
             elif made not in enough and not job.model.experts:  # whose step is not timed
-                for order in orders:
-                    for one in map(Candidate._make, of_degrees(order, how, degrees, judge, zeros)):
-                        heapq.heappush(
-                            waiting, (distance(one), (2, *one[2:]), degrees, one.job(job, mode), True)
-                        )
+                for each in otherwise(degrees):
+                    heapq.heappush(waiting, each)
 
     for least, degrees in sorted((far(one, AXES), one) for one in degrees_of(job, many, judge)):
         yield from ready(least)
-        v = job.layout.virtual_stages if degrees.pp > 1 else 1
+        v = 1
+        if degrees.pp > 1:
+            v = job.layout.virtual_stages
         copies = math.gcd(degrees.dp, job.layout.dp_replicate)
         size = job.micro_batch_size
         zero = job.layout.zero
@@ -262,7 +273,9 @@ def _conditions(job: Job, judge: Framework | None) -> Conditions:
 
 def _repaired(job: Job, rule: Rule, judge: Framework | None) -> Iterator[Job]:
     """`job` with each repair of a rule that gives a valid layout, judged on what the judge really runs."""
-    seen = judge.job_of(rule.code, job) if judge else job
+    seen = job
+    if judge:
+        seen = judge.job_of(rule.code, job)
     made = (changed_job(job, changes) for changes in rule.repairs(seen))
     return (other for other in made if other is not None)
 

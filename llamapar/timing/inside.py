@@ -111,13 +111,19 @@ class LayerStep:
     @property
     def axis(self) -> str:
         """The axis of the step's collective, or ""."""
-        return self.sent[0].axis if self.sent else ""
+        if self.sent:
+            return self.sent[0].axis
+        return ""
 
     @property
     def kind(self) -> str:
         """The collective's name as people write it, or ""."""
-        kind = self.sent[0].kind if self.sent else ""
-        return "ring" if kind == "send" else kind.replace("_", "-")
+        kind = ""
+        if self.sent:
+            kind = self.sent[0].kind
+        if kind == "send":
+            return "ring"
+        return kind.replace("_", "-")
 
     @property
     def bytes(self) -> int:
@@ -128,7 +134,9 @@ class LayerStep:
     def name(self) -> str:
         """The step in a few words."""
         made = self.row.name if self.phase == FORWARD else f"∂ {self.row.name}"
-        return f"{self.kind} {made}" if self.sent else made
+        if self.sent:
+            return f"{self.kind} {made}"
+        return made
 
     @property
     def times(self) -> str:
@@ -142,7 +150,9 @@ class LayerStep:
 
     def holds(self, tp: int) -> str:
         """What a TP rank holds after the step: "q 1 × 8,192 × 16 × 128"."""
-        sign = "" if self.phase == FORWARD else "∂"
+        sign = "∂"
+        if self.phase == FORWARD:
+            sign = ""
         shapes = self.shapes[tp].items()
         return ", ".join(f"{sign}{name} {' × '.join(f'{n:,}' for n in shape)}" for name, shape in shapes)
 
@@ -172,7 +182,9 @@ class LayerSteps(Record):
     @property
     def phase(self) -> str:
         """The pass with the cursor."""
-        return self.steps[self.cursor - 1].phase if self.cursor else FORWARD
+        if self.cursor:
+            return self.steps[self.cursor - 1].phase
+        return FORWARD
 
     def of(self, phase: str) -> list[tuple[int, LayerStep]]:
         """The steps of a pass with their numbers."""
@@ -185,7 +197,9 @@ class LayerSteps(Record):
     @property
     def title(self) -> str:
         """Model, pass and degrees, as a heading."""
-        sp = "" if self.layout.sp or self.layout.tp == 1 else ", no sequence parallelism"
+        sp = ", no sequence parallelism"
+        if self.layout.sp or self.layout.tp == 1:
+            sp = ""
         return (
             f"Inside a layer of {self.model.name}, {self.phase}: tp={self.layout.tp} cp={self.layout.cp}{sp}"
         )
@@ -195,8 +209,12 @@ class LayerSteps(Record):
         tp = self.layout.coord_of(self.rank).tp
         rows: list[list[object]] = []
         for n, step in self.of(self.phase):
-            mark = " ←" if n == self.cursor else ""
-            sent = f"{step.bytes:,}" if step.sent else ""
+            mark = ""
+            if n == self.cursor:
+                mark = " ←"
+            sent = ""
+            if step.sent:
+                sent = f"{step.bytes:,}"
             about = f"{step.seconds * 1e3:.3g} ms"
             rows.append([f"{n}{mark}", step.name, step.axis, sent, about, step.holds(tp), step.code[0]])
         foot = f"{self.seconds(self.phase) * 1e3:.3g} ms in all on {self.gpu}, modelled"
@@ -248,7 +266,8 @@ def inside_of(
     shapes = {tp: _shapes(cut, seq_len, micro_batch, tp, method) for tp in range(layout.tp)}
     timed = layer(replace(how, recompute="none"), model, layout, seq_len, micro_batch)
     rows = [row for row in ROWS if method.heads > 1 or row.sends not in TRADES]
-    rows = rows if method.gathers else [RING.get(row.name, row) for row in rows]
+    if not method.gathers:
+        rows = [RING.get(row.name, row) for row in rows]
     # Seconds need all steps: a term of the pass is shared among those that are alike.
     steps = [*_pass(FORWARD, rows, sent, shapes), *_pass(BACKWARD, rows[::-1], sent, shapes)]
     numel = layer_numel(model)
@@ -265,7 +284,7 @@ def _shapes(
     seq = seq_len // lay.cp
     # Only the residual stream is cut by SP; inside attention and MLP every rank has all tokens of its CP
     # rank.
-    mine = seq // lay.tp if lay.sp else seq
+    mine = seq // lay.sp_ways
     heads, kv = (len(cut.along(dim, tp)) for dim in ("n_heads", "n_kv_heads"))
 
     def keys(tokens: int, kv: int) -> dict[str, tuple[int, ...]]:
@@ -306,8 +325,12 @@ def _pass(phase: str, rows: Sequence[ProgramRow], sent: Traffic, shapes: _Shapes
         if row.sends and not terms:
             continue
         # In the backward it is the gradient of what the row took.
-        next_shape = rows[i + 1].shape if i + 1 < len(rows) else "residual"
-        made = row.shape if phase == FORWARD else next_shape
+        next_shape = "residual"
+        if i + 1 < len(rows):
+            next_shape = rows[i + 1].shape
+        made = next_shape
+        if phase == FORWARD:
+            made = row.shape
         last = found[-1].name if found else BEFORE[phase]
         held = {tp: each[made] for tp, each in shapes.items()}
         found.append(LayerStep(phase, row, terms, 0.0, held, _waits(terms, last)))

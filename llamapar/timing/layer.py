@@ -79,7 +79,9 @@ class Conditions:
         profile, cp_method, overlap_tp, kernels: None means the framework's own, if it has one. others: fields
         that no framework decides. Raises LayoutError for an unknown one.
         """
-        name = judge.name if judge else ""
+        name = ""
+        if judge:
+            name = judge.name
         habits = habits_of(judge)
         own = OPTIONS["profile"].chosen(profile or (name if name in PROFILES else "none"))
         return cls(

@@ -25,8 +25,7 @@ from llamapar.describe.layout import Layout, LayoutLike
 from llamapar.describe.models import ModelConfig, ModelLike
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.errors import LlamaparError, real, whole
-from llamapar.frameworks import Framework, recompute_of, split_of
-from llamapar.frameworks import framework as find_framework
+from llamapar.frameworks import Framework, judge_of, recompute_of, split_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import AsDict, Record
 from llamapar.rules.memory_rule import memory_of
@@ -142,7 +141,9 @@ class Plan(AsDict, Record):
         """
         best = self.best
         judge = self.asked.judge
-        size = best.job.micro_batch if micro_batch is None else micro_batch
+        size = micro_batch
+        if micro_batch is None:
+            size = best.job.micro_batch
         job = self.asked.job.replace(
             layout=Layout.of(layout),
             micro_batch=whole("micro_batch", size),
@@ -162,9 +163,13 @@ class Plan(AsDict, Record):
         needs = f"{one.gib} of {self.gpu.hbm_bytes / GIB:.1f} GiB"
         if (outcome := one.held.within(self.gpu.hbm_bytes)) == TOO_MUCH:
             return f"stage {one.held.worst.stage} needs {needs}"
-        undecided = f"; whether it fits is undecided: {needs}" if outcome == UNDECIDED else ""
+        undecided = ""
+        if outcome == UNDECIDED:
+            undecided = f"; whether it fits is undecided: {needs}"
         left_out = unsearched(job, self.asked.job, self.asked.how, judge)
-        skipped = f"; not searched: {left_out}" if left_out else ""
+        skipped = ""
+        if left_out:
+            skipped = f"; not searched: {left_out}"
         return losses_and_gains(one.cost, best.cost) + undecided + skipped
 
     @property
@@ -174,8 +179,12 @@ class Plan(AsDict, Record):
         facts = " or ".join(dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts))
         tight = sum(one.outcome == TIGHT for one in self.layouts)
         many = len(self.layouts)
-        until = f" until {facts} is known" if facts else ""
-        told = f"; {len(open_ones)} of {many} may not fit{until}" if open_ones else ""
+        until = ""
+        if facts:
+            until = f" until {facts} is known"
+        told = ""
+        if open_ones:
+            told = f"; {len(open_ones)} of {many} may not fit{until}"
         kept = (
             f"; {tight} of {many} tight: expected to leave less than {self.asked.headroom / GIB:.1f} GiB free"
         )
@@ -207,8 +216,12 @@ class Plan(AsDict, Record):
         title = f"{self.model.name} on {self.gpus} {self.gpu.name}: {self.considered:,} layouts"
         head = ["", "tp", "cp", "pp", "dp", *["copies"] * copies, "micro-batch", "virtual"]
         head += [*["layers"] * splits, "ZeRO", "recompute"]
-        stopped = "" if self.complete else "; stopped, the best so far"
-        foot = f"{self.seconds:.1f} s{stopped}{self.unsure}" if self.layouts else "none passes and fits"
+        stopped = "; stopped, the best so far"
+        if self.complete:
+            stopped = ""
+        foot = "none passes and fits"
+        if self.layouts:
+            foot = f"{self.seconds:.1f} s{stopped}{self.unsure}"
         return title, [*head, "seconds", "MFU", "GiB", "fits?", "why"], rows, foot
 
 
@@ -241,7 +254,7 @@ def plan(
     Raises LayoutError for bad input; LlamaparError for bad hardware.
     """
     found = hardware(options["gpu"])
-    judge = None if options["framework"] is None else find_framework(options["framework"])
+    judge = judge_of(options["framework"])
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     gpus = whole("gpus", gpus, 1, OPTIONS["gpus"].most)
     job = Job.of(model, Layout(), gpus=gpus, micro_batch=1, gpu=found, **facts)
@@ -334,7 +347,9 @@ def searching(
 def _why(one: Ranked, best: Ranked) -> str:
     """What a layout loses to the first one; of a faster one also why it stands below."""
     faster = one.cost.step_seconds < best.cost.step_seconds
-    below = "; below, because it is tight" if faster else ""
+    below = ""
+    if faster:
+        below = "; below, because it is tight"
     return losses_and_gains(one.cost, best.cost) + below
 
 

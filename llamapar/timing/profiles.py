@@ -126,7 +126,9 @@ BITS = {"float8": "8 bits", "mxfp8": "8 bits", "nvfp4": "4 bits"}
 
 def spread_of(trainer: str, profile: str, layout: Layout, seq_len: int, rate: tuple[str, str]) -> Spread:
     """The Spread of a step. trainer: its name, or "". profile: the one in use. rate: precision, and GPU."""
-    kind = "a trainer is named" if trainer and (trainer == profile or trainer not in PROFILES) else UNNAMED
+    kind = UNNAMED
+    if trainer and (trainer == profile or trainer not in PROFILES):
+        kind = "a trainer is named"
     if trainer == "nanotron" and (layout.tp > 8 or layout.world > 256):
         kind = "nanotron on more"
     elif trainer == "nanotron" and layout.pp > 1:
@@ -137,5 +139,6 @@ def spread_of(trainer: str, profile: str, layout: Layout, seq_len: int, rate: tu
         kind = profile
     elif kind != UNNAMED:
         of_gpu = f"{BITS.get(rate[0])} on {GENERATIONS.get(rate[1].partition('-')[0])}"
-        kind = of_gpu if of_gpu in SPREADS else kind
+        if of_gpu in SPREADS:
+            kind = of_gpu
     return SPREADS[kind]

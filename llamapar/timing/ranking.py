@@ -89,7 +89,9 @@ def outcome_of(held: Memory, headroom: int) -> str:
     if held.expected_bytes <= room - headroom:
         return held.within(room)
     # Where facts are open, some trainer may need less; counting all of them would take most of a search.
-    return TIGHT if held.open_facts or held.low_bytes <= room else TOO_MUCH
+    if held.open_facts or held.low_bytes <= room:
+        return TIGHT
+    return TOO_MUCH
 
 
 NAMED = 2
@@ -111,7 +113,9 @@ def losses_and_gains(one: Cost, best: Cost) -> str:
     verdict = f"{share:.1%} {'slower' if net >= 0 else 'faster'}" + (", a tie" if share < TIE else "")
     lay = one.layout
     crosses = lay.tp * lay.stride("tp") > one.gpu.domain and ordered[-1][0] == "exposed TP"
-    place = f"tp={lay.tp} crosses the node: " if crosses else ""
+    place = ""
+    if crosses:
+        place = f"tp={lay.tp} crosses the node: "
     return f"{place}{' '.join(terms) or '0 s'} = {_signed(net)} s: {verdict}"
 
 
@@ -123,7 +127,9 @@ def placed(ordered: list[Ranked]) -> list[Ranked]:
     """Layouts with their places: those within TIE of the first of a place share it, as "1="."""
     groups: list[list[Ranked]] = []
     for one in ordered:
-        first = groups[-1][0] if groups else one
+        first = one
+        if groups:
+            first = groups[-1][0]
         slower = one.cost.step_seconds > first.cost.step_seconds * (1 + TIE)
         if not groups or slower or (one.outcome == TIGHT) != (first.outcome == TIGHT):
             groups.append([])

@@ -34,7 +34,9 @@ class Ring:
         """Bytes/s of its slowest link. The NICs of all its ranks on a machine carry the ring side by side."""
         # A ring runs at the pace of its slowest link, so one hop over the network decides.
         fast = gpu.link_rate * gpu.link
-        return fast if self.inside == self.size else min(fast, gpu.net_rate * gpu.net * self.inside)
+        if self.inside == self.size:
+            return fast
+        return min(fast, gpu.net_rate * gpu.net * self.inside)
 
     def trade_rate(self, gpu: Gpu) -> float:
         """Bytes/s of an all-to-all, counted as of a ring: every rank sends 1/n of its tensor to each other.
@@ -43,7 +45,9 @@ class Ring:
         """
         inside, outside = self.inside - 1, self.size - self.inside
         slowest = max(inside / (gpu.link_rate * gpu.link), outside / (gpu.net_rate * gpu.net))
-        return (self.size - 1) / slowest if slowest else math.inf
+        if slowest:
+            return (self.size - 1) / slowest
+        return math.inf
 
     @property
     def latency(self) -> float:

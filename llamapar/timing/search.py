@@ -210,7 +210,9 @@ def shares_of(
     job: Job, how: Conditions, judge: Framework | None, own: Layout, zeros: Collection[int], several: bool
 ) -> list[Shares]:
     """Each ZeRO stage and number of copies, least memory first. several: a step has several micro-batches."""
-    grad = ITEM if how.habits.grads_in_dtype else GRAD
+    grad = GRAD
+    if how.habits.grads_in_dtype:
+        grad = ITEM
     waits = several and how.habits.reduces_once(own.pp)
     found = []
     for zero in zeros:
@@ -320,7 +322,9 @@ def unsearched(job: Job, asked: Job, how: Conditions, judge: Framework | None) -
         (c.micro_batch, c.virtual_stages, c.zero, c.recompute, c.dp_replicate) == key
         for c in map(Candidate._make, every)
     )
-    return "" if there else "another layout of these degrees takes less memory or stages and is as fast"
+    if there:
+        return ""
+    return "another layout of these degrees takes less memory or stages and is as fast"
 
 
 def splits_of(judge: Framework | None) -> tuple[str, ...]:

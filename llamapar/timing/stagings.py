@@ -85,7 +85,9 @@ def waits_of(
     backward if that is longer. The schedule's table says the same if they are equal.
     """
     # A V has two stages a rank and is full with twice as many micro-batches.
-    full = 2 * pp if ORDERS[schedule].placement == "v" else pp
+    full = pp
+    if ORDERS[schedule].placement == "v":
+        full = 2 * pp
     if schedule in SPLIT and many >= full:
         return (pp - 1) * max(forward, backward / 2)
     return bubble_of(pp, virtual_stages, many) * (forward + backward)

@@ -100,8 +100,10 @@ def sent_to_next(how: Conditions, model: ModelConfig, layout: Layout, tokens: fl
     """Seconds from the end of a stage to its use on the next rank."""
     # Two neighbours of the pipeline: a ring of two, on the fast link only if both are in its domain.
     ring = Ring.of(how.gpu, 2, layout.stride("pp"))
-    hop = HOP if ring.inside == ring.size else NET_HOP
-    return tokens * model.dim * ITEM / (layout.tp if layout.sp else 1) / ring.rate(how.gpu) + START + hop
+    hop = NET_HOP
+    if ring.inside == ring.size:
+        hop = HOP
+    return tokens * model.dim * ITEM / layout.sp_ways / ring.rate(how.gpu) + START + hop
 
 
 def rings_of(how: Conditions, layout: Layout, copies: int) -> tuple[Ring, Ring]:
@@ -141,14 +143,20 @@ class Sharing:
         shards, copies = rings_of(how, layout, replicas)
         habits = how.habits
         # Float8 weights are one byte each.
-        gathered = 1 if how.low_gather and zero == 3 else ITEM
+        gathered = ITEM
+        if how.low_gather and zero == 3:
+            gathered = 1
         # Copies of the shards all-reduce them: twice the ring, but only a shard each.
-        grad = ITEM if habits.grads_in_dtype else GRAD
+        grad = GRAD
+        if habits.grads_in_dtype:
+            grad = ITEM
         between = 2 * (copies.size - 1) / copies.size / shards.size * grad / copies.rate(how.gpu)
         along = (shards.size - 1) / shards.size / shards.rate(how.gpu)
         once = habits.reduces_once(layout.pp)
         # ZeRO 2 that reduces once a step communicates like ZeRO 1.
-        like = 1 if once and zero == 2 else zero
+        like = zero
+        if once and zero == 2:
+            like = 1
         exposed = EXPOSED_DP[like]
         slowed = SLOWED_DP[like]
         tensors = 0
@@ -173,7 +181,9 @@ class Sharing:
             # What is recomputed is gathered once more.
             "gathers": 3 if how.recompute == "full" else 2,
         }
-        own = shards.size if zero else 1
+        own = 1
+        if zero:
+            own = shards.size
         memory = how.gpu.hbm_rate * STREAM
         sent = along * grad + between, along * gathered
         return cls(own, *sent, memory, exposed, slowed, named, once)
