@@ -82,15 +82,11 @@ def state_terms(sizes: Sizes, hold: StageHold, account: Account, habits: Habits)
         inputs["waiting"] = item if habits.unreduced_in_dtype else grad
         inputs["unreduced"] = unreduced_gradients(sizes, hold, account.schedule)
     inputs["buckets"] = item if layout.zero in habits.buckets and shard * layout.dp_replicate > 1 else 0
-    source = _ZERO
-    if one_copy:
-        source = _FSDP
+    source = _FSDP if one_copy else _ZERO
     master = item < 4 and not one_copy and account.master_weights
     parameters = "params * item"
     if fsdp:
-        parameters = "own * item"
-        if one_copy:
-            parameters = "own * wide"
+        parameters = "own * wide" if one_copy else "own * item"
     # A term that does not apply has the formula "0" and is dropped later, so the order is the same for
     # all trainers.
     rows = [

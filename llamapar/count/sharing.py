@@ -13,6 +13,14 @@ from llamapar.place.cut import Cut
 ONCE = "once"
 """Used as a phase: once in a step, however many micro-batches pass."""
 
+
+def seen_in(phase: str) -> str:
+    """The phase in which a trace sees a collective: one that runs once a step in the forward."""
+    if phase == ONCE:
+        return "forward"
+    return phase
+
+
 Row = tuple[str, str, str, int, int, int]
 """(phase, axis, kind, count, payload of each, ranks of the group)."""
 

@@ -40,7 +40,7 @@ from llamapar.records.tables import Record
 from llamapar.records.trace import PHASES, Sends, sent_bytes
 
 from .payloads import of_cp, of_parameters, of_stages, of_tp
-from .sharing import ONCE, ParameterTraffic, Row
+from .sharing import ONCE, ParameterTraffic, Row, seen_in
 
 _ATTENTION = (
     *("column input", "wq", "wk", "wv", "tokens to heads", "K and V", "heads to tokens", "wo", "row output"),
@@ -244,11 +244,7 @@ def traffic(
         for part, times in work.parts.items():
             for phase, axis, kind, count, payload, ranks in rows[part]:
                 if lay.size(axis) > 1:
-                    # A trace sees a gather that runs once a step in the forward, so it is shown there.
-                    shown = phase
-                    if phase == ONCE:
-                        shown = "forward"
-                    found[part, shown, axis, kind, payload, ranks] += (
+                    found[part, seen_in(phase), axis, kind, payload, ranks] += (
                         times * work.passes.get(phase, 0) * count
                     )
     terms = [

@@ -24,7 +24,7 @@ from llamapar.records.tables import Plain, Record, plural, span
 from llamapar.records.tables import cut as shown
 from llamapar.records.trace import PHASES, sent_bytes
 
-from .sharing import ONCE, ParameterTraffic
+from .sharing import ParameterTraffic, seen_in
 
 _split = lru_cache(maxsize=256)(Split)
 """Cached because checking a split takes time, and a picture asks for the same few hundreds of times."""
@@ -130,7 +130,7 @@ class ZeroMap(Record):
         for p in self.parameters:
             for phase, axis, kind, count, payload, ranks in traffic.rows(p, late=False):
                 if axis != "tp" and self.layout.size(axis) > 1:
-                    key = ("forward" if phase == ONCE else phase, axis, kind)
+                    key = (seen_in(phase), axis, kind)
                     times[key] += count
                     found[key] += count * sent_bytes(kind, payload, ranks)
         moves = [ZeroCollectives(*key, times[key], size) for key, size in found.items()]

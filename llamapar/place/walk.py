@@ -112,10 +112,6 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
     # By turn, the rank that took it. Turn 0 is the start, which no rank took.
     ran_by = [-1]
     walked = Walk([], [], [], [[] for _ in rows])
-    befores = walked.before
-    others = walked.other
-    works = walked.works
-    missing = walked.missing
     # Each rank runs until it lacks something and is queued again by whoever makes that, so a row is read
     # once, not scanned at every step.
     ready = list(range(len(rows)))
@@ -123,7 +119,7 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
         rank = ready.pop()
         row = rows[rank]
         numbers = walked.rows[rank]
-        missing.pop(rank, None)
+        walked.missing.pop(rank, None)
         before = 0
         if numbers:
             before = numbers[-1]
@@ -153,22 +149,25 @@ def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -
                 work = 4 * stage + (1 if kind == "B" else 2)
             if other < 0:
                 waiting.setdefault(need, []).append(rank)
-                # Back from the integer to a Result: a complement is negative, so its sign says which pass it
-                # is.
-                missing[rank] = (need >= 0, *divmod(max(need, ~need), micro_batches))
+                walked.missing[rank] = _result(need, micro_batches)
                 break
-            befores.append(before)
+            walked.before.append(before)
             # A result of the same rank needs no transfer, and `before` already orders the two.
-            others.append(0 if ran_by[other] == rank else other)
-            works.append(work)
+            walked.other.append(0 if ran_by[other] == rank else other)
+            walked.works.append(work)
             ran_by.append(rank)
-            before = len(befores)
+            before = len(walked.before)
             numbers.append(before)
             if kind != "W":
                 made[own] = before
                 if own in waiting:
                     ready += waiting.pop(own)
     return walked
+
+
+def _result(number: int, micro_batches: int) -> Result:
+    """Back from `walk`'s integer to a Result: a complement is negative, so its sign says which pass it is."""
+    return (number >= 0, *divmod(max(number, ~number), micro_batches))
 
 
 def problem_of(
