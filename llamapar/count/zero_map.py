@@ -139,9 +139,7 @@ class ZeroMap(Record):
     @property
     def title(self) -> str:
         layout = self.layout
-        copies = ""
-        if layout.dp_replicate > 1:
-            copies = f", {layout.dp_replicate} copies"
+        copies = f", {layout.dp_replicate} copies" if layout.dp_replicate > 1 else ""
         return (
             f"{self.cut.model.name}, {layout}, ZeRO {layout.zero}: {plural(self.ways, 'rank')} share{copies}"
         )

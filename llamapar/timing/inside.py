@@ -150,9 +150,7 @@ class LayerStep:
 
     def holds(self, tp: int) -> str:
         """What a TP rank holds after the step: "q 1 × 8,192 × 16 × 128"."""
-        sign = "∂"
-        if self.phase == FORWARD:
-            sign = ""
+        sign = "" if self.phase == FORWARD else "∂"
         shapes = self.shapes[tp].items()
         return ", ".join(f"{sign}{name} {' × '.join(f'{n:,}' for n in shape)}" for name, shape in shapes)
 
@@ -197,9 +195,7 @@ class LayerSteps(Record):
     @property
     def title(self) -> str:
         """Model, pass and degrees, as a heading."""
-        sp = ", no sequence parallelism"
-        if self.layout.sp or self.layout.tp == 1:
-            sp = ""
+        sp = "" if self.layout.sp or self.layout.tp == 1 else ", no sequence parallelism"
         return (
             f"Inside a layer of {self.model.name}, {self.phase}: tp={self.layout.tp} cp={self.layout.cp}{sp}"
         )
@@ -209,12 +205,8 @@ class LayerSteps(Record):
         tp = self.layout.coord_of(self.rank).tp
         rows: list[list[object]] = []
         for n, step in self.of(self.phase):
-            mark = ""
-            if n == self.cursor:
-                mark = " ←"
-            sent = ""
-            if step.sent:
-                sent = f"{step.bytes:,}"
+            mark = " ←" if n == self.cursor else ""
+            sent = f"{step.bytes:,}" if step.sent else ""
             about = f"{step.seconds * 1e3:.3g} ms"
             rows.append([f"{n}{mark}", step.name, step.axis, sent, about, step.holds(tp), step.code[0]])
         foot = f"{self.seconds(self.phase) * 1e3:.3g} ms in all on {self.gpu}, modelled"

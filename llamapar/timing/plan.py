@@ -163,13 +163,9 @@ class Plan(AsDict, Record):
         needs = f"{one.gib} of {self.gpu.hbm_bytes / GIB:.1f} GiB"
         if (outcome := one.held.within(self.gpu.hbm_bytes)) == TOO_MUCH:
             return f"stage {one.held.worst.stage} needs {needs}"
-        undecided = ""
-        if outcome == UNDECIDED:
-            undecided = f"; whether it fits is undecided: {needs}"
+        undecided = f"; whether it fits is undecided: {needs}" if outcome == UNDECIDED else ""
         left_out = unsearched(job, self.asked.job, self.asked.how, judge)
-        skipped = ""
-        if left_out:
-            skipped = f"; not searched: {left_out}"
+        skipped = f"; not searched: {left_out}" if left_out else ""
         return losses_and_gains(one.cost, best.cost) + undecided + skipped
 
     @property
@@ -179,12 +175,8 @@ class Plan(AsDict, Record):
         facts = " or ".join(dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts))
         tight = sum(one.outcome == TIGHT for one in self.layouts)
         many = len(self.layouts)
-        until = ""
-        if facts:
-            until = f" until {facts} is known"
-        told = ""
-        if open_ones:
-            told = f"; {len(open_ones)} of {many} may not fit{until}"
+        until = f" until {facts} is known" if facts else ""
+        told = f"; {len(open_ones)} of {many} may not fit{until}" if open_ones else ""
         kept = (
             f"; {tight} of {many} tight: expected to leave less than {self.asked.headroom / GIB:.1f} GiB free"
         )
@@ -216,9 +208,7 @@ class Plan(AsDict, Record):
         title = f"{self.model.name} on {self.gpus} {self.gpu.name}: {self.considered:,} layouts"
         head = ["", "tp", "cp", "pp", "dp", *["copies"] * copies, "micro-batch", "virtual"]
         head += [*["layers"] * splits, "ZeRO", "recompute"]
-        stopped = "; stopped, the best so far"
-        if self.complete:
-            stopped = ""
+        stopped = "" if self.complete else "; stopped, the best so far"
         foot = "none passes and fits"
         if self.layouts:
             foot = f"{self.seconds:.1f} s{stopped}{self.unsure}"
@@ -347,9 +337,7 @@ def searching(
 def _why(one: Ranked, best: Ranked) -> str:
     """What a layout loses to the first one; of a faster one also why it stands below."""
     faster = one.cost.step_seconds < best.cost.step_seconds
-    below = ""
-    if faster:
-        below = "; below, because it is tight"
+    below = "; below, because it is tight" if faster else ""
     return losses_and_gains(one.cost, best.cost) + below
 
 
