@@ -6,6 +6,7 @@ import doctest
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -160,10 +161,65 @@ def test_names_are_there(page: Path) -> None:
         assert f"\n{target}:" in (PROJECT / "Makefile").read_text()
 
 
+VERDICTS_PAGE = PROJECT / "docs" / "verdicts.md"
+
+
+def framework_rows() -> list[str]:
+    return [f"| `{f.name}` | {f.title} | `{f.repo}` | `{f.commit[:10]}` |" for f in JUDGES.values()]
+
+
 def test_tables_of_verdicts_and_frameworks() -> None:
-    page = PROJECT / "docs" / "verdicts.md"
-    lines = page.read_text(encoding="utf-8").splitlines()
+    lines = VERDICTS_PAGE.read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     assert [row[0] for row in rows if row[0] in VERDICTS] == list(VERDICTS)
-    frameworks = [[f"`{f.name}`", f.title, f"`{f.repo}`", f"`{f.commit[:10]}`"] for f in JUDGES.values()]
-    assert [row for row in rows if len(row) == 4][1:] == frameworks
+    frameworks = [line for line in lines if line.startswith("| ") and line.count(" | ") == 3]
+    assert frameworks[1:] == framework_rows(), "python tests/test_pages.py writes them anew"
+
+
+# -- writing them anew -----------------------------------------------------------------------------
+
+
+class Kept(doctest.DocTestRunner):
+    """Keeps what an example prints now where that is something else."""
+
+    def __init__(self) -> None:
+        super().__init__(Rounded(), verbose=False)
+        self.now: dict[str, str] = {}
+
+    def report_failure(self, out: Any, test: Any, example: doctest.Example, got: str) -> None:
+        self.now[example.want] = got
+
+
+def as_printed(page: Path) -> str:
+    """A page with what its examples print now, as long as they were shown."""
+    text = page.read_text(encoding="utf-8")
+    now: dict[str, str] = {}
+    for command, shown in (param.values for param in COMMANDS if f"$ {param.values[0]}\n" in text):
+        words = shlex.split(str(command))[1:]
+        # The environment is given, because readline, which pdb imports, sets COLUMNS for whoever inherits it.
+        own = dict(os.environ)
+        line = [sys.executable, "-m", "llamapar", *words]
+        printed = subprocess.run(line, env=own, stdout=subprocess.PIPE, text=True).stdout
+        if str(shown).endswith("…\n"):
+            lines = printed.splitlines(keepends=True)
+            printed = "".join(lines[: str(shown).count("\n") - 1]) + "…\n"
+        if ROUNDING.sub("", printed) != ROUNDING.sub("", str(shown)):
+            now[f"$ {command}\n{shown}"] = f"$ {command}\n{printed}"
+    parsed = doctest.DocTestParser().get_doctest(
+        "\n".join(blocks(page, "pycon")), {}, page.stem, str(page), 0
+    )
+    runner = Kept()
+    runner.run(parsed, out=lambda _: None)
+    for shown, printed in {**now, **runner.now}.items():
+        assert text.count(shown) == 1, f"{page}: change this by hand:\n{shown}"
+        text = text.replace(shown, printed)
+    if page == VERDICTS_PAGE:
+        rows = [line for line in text.splitlines() if line.startswith("| `") and line.count(" | ") == 3]
+        text = text.replace("\n".join(rows), "\n".join(framework_rows()))
+    return text
+
+
+if __name__ == "__main__":
+    os.environ.pop("COLUMNS", None)  # as in conftest.py: the command follows it
+    for guide in GUIDE:
+        guide.write_text(as_printed(guide), encoding="utf-8")
