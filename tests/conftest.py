@@ -51,6 +51,7 @@ LONGEST = (
     "test_torchrun.py",
     "test_pool.py",
     "test_interrupts.py",
+    "test_texts.py",
 )
 """Folders and files that begin first, so that no process is left alone with one of them at the end."""
 

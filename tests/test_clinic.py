@@ -24,10 +24,6 @@ CASES = [
     json.loads(line)
     for line in (Path(__file__).parent / "oracles" / "error-cases.jsonl").read_text("utf-8").splitlines()
 ]
-CONFIG = {
-    "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40, "num_key_value_heads": 10,
-    "intermediate_size": 13824, "vocab_size": 32000,
-}  # fmt: skip
 HOSTILE: list[Any] = [
     *(0, -1, 2.5, "8,1", "<script>alert(1)</script>", True, [], {}, [[1]], {"tp": 8}),
     *(10**30, -(10**30), 2**53 + 1, 10**5000, "x" * 10_000, "\ud800", "../../etc/passwd", "\x00"),
@@ -59,43 +55,6 @@ def test_opens_empty_and_shows_the_same_each_time() -> None:
     visit = Visit()
     visit.change({"text": KV, "tp": 4})
     assert visit == Visit()
-
-
-def test_a_traceback_fills_the_fields() -> None:
-    panel = lp.clinic(TITAN)
-    shown = {
-        name: (panel.payload["values"][name], origin) for name, origin in panel.payload["origins"].items()
-    }
-    assert shown.pop("model") == ("llama3-8b", "in the text")
-    assert shown.pop("framework") == ("torchtitan", "in the text")
-    assert shown.pop("tp") == (16, "in the text")
-    assert shown == {name: (getattr(lp.model("llama3-8b"), name), "the model's") for name in shown}
-    assert panel.payload["verdict"] == "sharding"
-    cause = "a rank holds 64 columns, half a head of 128: 8 KV heads over tp=16"
-    assert panel.payload["status"] == f"A sharding problem: {cause}"
-    best = panel.payload["parts"]
-    assert best["proof"] == ["8192 × 64 = 524288", "64 = 8·128/16 = half a head"]
-    assert best["fixes"][0][0] == "tensor_parallel_degree=8 dp=2 (8·1·1·2 = 16 ranks)"
-    assert panel.payload["figure"]["says"].startswith("TP 16 cuts through each of the 8 KV heads.")
-
-
-def test_what_numbers_imply_is_marked_and_what_is_typed_wins() -> None:
-    panel = lp.clinic(KV)
-    assert panel.payload["origins"] == {"tp": "implied", "n_kv_heads": "implied"}
-    assert panel.payload["parts"]["fixes"] == []  # of which model?
-    assert panel.payload["parts"]["edit"]
-    receive(panel, kind="set", changes={"tp": 32, "n_kv_heads": 16})
-    assert panel.payload["origins"]["tp"] == "yours"
-    assert "64 = 16·128/32 = half a head" in panel.payload["parts"]["proof"]
-    receive(panel, kind="set", changes={"tp": None, "n_kv_heads": None})
-    assert panel.payload["origins"]["tp"] == "implied"
-    alone = lp.clinic(KV, model="llama3-8b")
-    assert alone.payload["origins"]["tp"] == "implied"
-    assert alone.payload["parts"]["fixes"][0][0] == "tp=8 dp=2 (8·1·1·2 = 16 ranks)"
-    over = lp.clinic(TITAN, model="llama3-70b", tp=32)
-    assert over.payload["values"]["model"] == "llama3-70b"
-    assert over.payload["values"]["tp"] == 32
-    assert over.payload["origins"]["model"] == over.payload["origins"]["tp"] == "yours"
 
 
 def test_a_text_that_names_two_models_or_frameworks_names_none() -> None:
@@ -133,37 +92,6 @@ def test_every_fix_opens_an_explorer_where_nothing_is_wrong(
         assert opened.payload["values"]["tab"] == tab
         assert opened.payload["figure"] is not None
         assert panel.opened == opened.model_id
-
-
-def test_a_button_does_the_same_and_a_wrong_one_says_so() -> None:
-    panel = lp.clinic(TITAN)
-    receive(panel, kind="fix", fix=1, seq=panel.payload["seq"] - 1)
-    assert panel.explorer is None, "a press means what stood there"
-    receive(panel, kind="fix", fix=1)
-    assert str(panel.explorer.job.layout) == "tp=8 cp=2 pp=1 dp=1"
-    assert panel.explorer.payload["values"]["framework"] == "torchtitan"
-    with pytest.raises(lp.LlamaparError, match="fix=9: there are 3"):
-        panel.open_fix(9)
-    with pytest.raises(lp.LlamaparError, match="a layout is mended where model and degrees are known"):
-        lp.clinic(KV).open_fix()
-    with pytest.raises(lp.LlamaparError, match="fix=0: there are 0"):
-        lp.clinic().open_fix()
-
-
-def test_a_model_of_ones_own() -> None:
-    panel = lp.clinic("n_kv_heads must be divisible by tp", tp=4)
-    receive(panel, kind="load", name="config.json", text=json.dumps(CONFIG))
-    assert panel.payload["origins"]["model"] == "yours"
-    assert panel.payload["values"]["n_kv_heads"] == 10
-    assert panel.open_fix().job.model.n_kv_heads == 10
-    refused = receive(panel, kind="load", name="<img>.json", text="{")
-    assert refused is not None
-    assert refused["what"].startswith("'<img>.json' is not JSON")
-    assert panel.payload["values"]["n_kv_heads"] == 10  # the last good one stays
-    panel.set(model="llama3-8b")
-    assert panel.payload["values"]["n_kv_heads"] == 8
-    panel.set(model=lp.model("llama3-70b"))
-    assert panel.payload["values"]["n_layers"] == 80
 
 
 # -- bad input -----------------------------------------------------------------------------------------
@@ -221,16 +149,6 @@ def test_what_no_page_can_hold_is_sent_in_words(name: str) -> None:
         if not told:
             assert unpacked(panel.get_state())["payload"]["values"][name] == words
             assert f"{name}={words} (yours)" in panel.snapshot().summary
-
-
-def test_another_verdict_than_sharding_is_shown_like_any_other() -> None:
-    panel = lp.clinic("size mismatch for lm_head.weight: torch.Size([128256, 8192]) against [32000, 8192]")
-    assert panel.payload["verdict"] == "not_sharding"
-    assert panel.payload["status"].startswith("Not a sharding problem: ")
-    panel.set(text="KeyError: 'tp'")
-    assert panel.payload["verdict"] == "unknown"
-    assert panel.payload["status"].startswith("Not known: ")
-    assert panel.payload["reason"] == "there is nothing to draw"
 
 
 @pytest.mark.parametrize(("name", "most"), [("tp", 2**20), ("gpus", 2**24), ("dim", 2**31 - 1)])
@@ -326,14 +244,3 @@ def test_random_use_never_raises(soak: bool) -> None:
         pictures += panel.payload["figure"] is not None
     assert moves * 0.02 < pictures < moves
     assert panel.explorer is not None
-
-
-def test_numbers_and_names_as_people_type_them() -> None:
-    panel = lp.clinic("shape '[1, 8192, -1, 128]' is invalid for input of size 524288", tp="16")
-    receive(panel, kind="set", seq=1, changes={"model": "meta-llama/Llama-3.1-8B", "seq_len": "8k"})
-    values = panel.payload["values"]
-    assert (values["model"], values["tp"], values["seq_len"]) == ("llama3.1-8b", 16, 8192)
-    assert panel.payload["problem"] is None
-    refused = receive(panel, kind="set", seq=2, changes={"seq_len": "8,19"})
-    assert refused["what"] == "seq_len='8,19': a whole number is needed"
-    assert panel.payload["values"]["seq_len"] == 8192

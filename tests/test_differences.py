@@ -67,7 +67,13 @@ TOLD = {
 """A fault → a part of its sentence, and of the first wrong line."""
 
 
-@pytest.mark.parametrize("name", TOLD)
+QUICK = ("drop_all_reduce", "contiguous_positions", "tile_kv", "documents_ignored", "slices_not_summed")
+"""What `make test` runs; the others, among them whole training steps of a minute each, are the soak's."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.soak) for name in TOLD]
+)
 def test_a_fault_is_told_by_tensors_place_and_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llamapar.execution.differences.SECONDS", 60.0)  # on a machine with other work, too
     fault = FAULTS[name]

@@ -26,9 +26,7 @@ from llamapar.describe.hardware import hardware
 from llamapar.panels.controls import DEFAULTS, DIMS, TABS
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
-from llamapar.panels.line import read_line
 from llamapar.panels.page import BREATH, for_browser
-from llamapar.panels.state import State
 from test_bringing import FILES
 from wire import AT_8K, EIGHT_KV_HEADS, customs, deliver, listening, press, receive, unpacked
 
@@ -149,33 +147,6 @@ def test_another_model_keeps_what_it_can(preset: str, changed: dict[str, int], t
     assert panel.payload["values"] == before
 
 
-def test_gpus_that_the_batch_cannot_fill_are_given_up_and_told() -> None:
-    panel = lp.explorer("llama3.1-70b", tp=8, dp=8, gpus=64, seq_len=8192, global_batch=8)
-    panel.set(model=TEN_KV_HEADS)
-    job = panel.report.job
-    assert (job.layout.tp, job.layout.dp, job.gpus, job.sequences) == (2, 8, 16, 8)
-    assert panel.gave.endswith("TP, GPUs and sequence length changed with it.")
-
-
-def test_the_shown_rank_is_one_of_the_new_models_layout() -> None:
-    panel = lp.explorer("llama3.1-70b", tp=8, dp=8, seq_len=8192, global_batch=8, rank=63)
-    panel.set(model=TEN_KV_HEADS)
-    assert panel.payload["values"]["rank"] == 15
-    assert panel.payload["problem"] is None
-    assert "rank shown" in panel.gave
-
-
-def test_what_is_set_beside_a_model_stays_as_it_is_set() -> None:
-    panel = lp.explorer()
-    panel.set(preset="llama3-8b", tp=16, seq_len=131072, framework="vllm")
-    assert (panel.job.layout.tp, panel.report.job.seq_len) == (16, 131072)
-    assert panel.report.judge.name == "vllm"
-    panel.set(preset="llama3.1-70b")
-    assert (panel.job.layout.tp, panel.report.judge.name) == (16, "vllm")  # which copies KV heads
-    panel.set(model=EIGHT_KV_HEADS)  # and a file is fitted as a preset is
-    assert panel.report.ok
-
-
 @pytest.mark.parametrize("preset", few(lp.PRESETS, 1))
 def test_every_preset_has_every_picture(preset: str) -> None:
     panel = lp.explorer(preset)
@@ -288,23 +259,6 @@ def test_the_pipeline_tab_draws_the_schedule_of_the_controls() -> None:
     assert panel.payload["summary"] == lp.view(longer.at(12)).summary
     panel.set(time=10**9)
     assert panel.payload["summary"] == lp.view(longer.at(longer.end)).summary
-
-
-def test_a_schedule_that_cannot_be_says_why_and_what_would_do() -> None:
-    panel = lp.explorer(**AT_8K, tab="pipeline", schedule="zbv")
-    problem = panel.payload["problem"]
-    assert (problem["what"], problem["why"]) == ("ZBV with virtual_stages=1", "it has 2 on each rank")
-    [(text, changes)] = problem["choose"]
-    assert (text, changes) == ("virtual_stages=2", {"virtual_stages": 2})
-    panel.set(**changes)
-    assert panel.payload["problem"] is None
-    panel.set(schedule="1f1b", micro_batches=100_000)
-    assert panel.payload["problem"]["why"].endswith(", and at most 32,768 operations are drawn")
-    panel.set(**panel.payload["problem"]["choose"][0][1])
-    assert panel.payload["problem"] is None
-    panel.set(framework="torchtitan", virtual_stages=1, micro_batches=8)
-    found = {f["code"]: f["severity"] for f in panel.payload["findings"]}
-    assert found["LP305"] == "error"
 
 
 def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
@@ -429,16 +383,6 @@ def test_what_was_shown_leaves_before_what_takes_longer(monkeypatch: pytest.Monk
     assert {seconds for seconds, _ in rests} == {0.0}
 
 
-def test_a_press_means_what_stood_there() -> None:
-    panel = lp.explorer(tp=16)
-    seen = panel.payload["seq"]
-    panel.set(dp=64)
-    receive(panel, kind="fix", finding=0, fix=0, seq=seen)
-    assert panel.payload["values"]["tp"] == 16  # another fix may stand there now
-    receive(panel, kind="fix", finding=0, fix=0)
-    assert panel.payload["values"]["tp"] == 8
-
-
 FAULTS = [ZeroDivisionError("of ours"), KeyError("tp"), KeyboardInterrupt()]
 
 
@@ -514,24 +458,6 @@ def test_a_preset_sets_the_dimensions_and_a_dimension_makes_it_custom() -> None:
     assert panel.job.model == lp.PRESETS["llama3.1-8b"].replace(n_kv_heads=4, name="custom")
     panel.set(preset="llama3.1-8b")
     assert panel.job.model is lp.PRESETS["llama3.1-8b"]
-
-
-def test_a_switch_is_turned_off_in_the_line_and_other_heads_have_other_widths() -> None:
-    assert read_line("llamapar check --tp 2 --no-sequence-parallel")[1]["sequence_parallel"] is False
-    narrow = State.start().change({"head_dim": 64})
-    assert (narrow.values["head_dim"], narrow.change({"n_heads": 64}).values["head_dim"]) == (64, None)
-
-
-def test_loads_a_config_as_data() -> None:
-    panel = lp.explorer("llama3-8b", tp=4)
-    assert receive(panel, kind="load", name="config.json", text=json.dumps(TEN_KV_HEADS)) is None
-    assert (panel.job.model.n_kv_heads, panel.job.layout.tp, panel.job.layout.dp) == (10, 2, 2)
-    refused = receive(panel, kind="load", name="<img>.json", text="{")
-    assert refused is not None
-    assert refused["what"].startswith("'<img>.json' is not JSON")
-    assert panel.job.model.n_kv_heads == 10  # the last good one stays
-    panel.set(seq_len=2048, tp=4)
-    assert [f.code for f in panel.report.findings] == ["LP104"]
 
 
 def test_every_fix_can_be_clicked_and_works(sample: Callable[[Any, int], list[Any]]) -> None:
@@ -667,21 +593,6 @@ def test_what_leaves_no_job_is_refused_with_its_reason_and_the_nearest(
     assert panel.job.layout.tp == 1
     with pytest.raises(lp.LayoutError, match="argument='tpp' is not known"):
         panel.set(tpp=4)
-
-
-def test_of_four_degrees_the_one_that_can_be_less_is_wrong() -> None:
-    panel = lp.explorer(**AT_8K | {"tp": 1_000_000})
-    assert panel.payload["problem"]["what"].startswith("tp·cp·pp·dp = 1000000·1·16·128 = 2048000000 ranks")
-    assert panel.payload["problem"]["choose"] == [("tp=8192", {"tp": 8192})]
-    assert panel.payload["problem"]["field"] == "tp"
-
-
-def test_a_publishers_name_opens_its_preset() -> None:
-    panel = lp.explorer("meta-llama/Llama-3.1-8B-Instruct", tp=8)
-    assert (panel.payload["values"]["preset"], panel.job.model) == ("llama3.1-8b", lp.PRESETS["llama3.1-8b"])
-    with pytest.raises(lp.ModelError, match=r"preset='Llama-3\.1-9B' is not known"):
-        panel.set(preset="Llama-3.1-9B")
-    assert panel.payload["values"]["preset"] == "llama3.1-8b"
 
 
 def test_every_copied_command_line_runs(

@@ -3,113 +3,22 @@
 from __future__ import annotations
 
 import random
-import re
 from typing import Any
 
 import pytest
 
 import llamapar as lp
-from llamapar.figures.wording import listed
 from llamapar.panels.controls import EXPLORER as SCHEMA
 from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.slider_steps import steps_of
 from llamapar.panels.state import State
-from llamapar.records.tables import human
-from wire import AT_8K, customs, press, receive, unpacked
+from wire import AT_8K, receive
 
 SMALL: dict[str, Any] = {"tp": 2, "pp": 1, "dp": 2, "gpus": 4, "seq_len": 4096, "zero": 1}
 
 
 def texts(panel: Explorer, which: str = "now") -> list[str]:
     return [answer["text"] for answer in panel.answers[which]]
-
-
-def test_four_answers_are_those_of_the_library() -> None:
-    panel = lp.explorer(**AT_8K, micro_batch=1, global_batch=2048)
-    cost = lp.cost("llama3.1-405b", panel.job.layout, seq_len=8192, global_batch=2048)
-    memory = lp.memory("llama3.1-405b", panel.job.layout, seq_len=8192, global_batch=2048)
-    sent = lp.traffic(
-        "llama",
-        "llama3.1-405b",
-        panel.job.layout,
-        seq_len=8192,
-        global_batch=2048,
-        micro_batches=16,
-        dtype="bfloat16",
-        rank=panel.payload["values"]["rank"],
-    )
-    legal, fits, fast, travels = panel.answers["now"]
-    assert (legal["text"], legal["verdict"]) == ("Yes", "yes")
-    low, expected, high = (n / 2**30 for n in memory.figure())
-    assert fits["text"] == f"{expected:.1f} of {memory.hbm_bytes / 2**30:.1f} GiB"
-    assert fits["note"] == f"undecided; {low:.1f} to {high:.1f}"
-    assert (fast["text"], fast["note"]) == (
-        f"{cost.mfu:.0%} MFU",
-        f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU",
-    )
-    assert (
-        f"A step of 2,048 × 8,192 tokens takes {cost.step_seconds:.3g} s "
-        f"({cost.interval[0]:.3g} to {cost.interval[1]:.3g})" in fast["more"]
-    )
-    assert travels["text"] == f"{human(sum(sent.by_axis.values()))} a step"
-    assert travels["note"] == f"TP sends {sent.bytes('tp') / 1e9:.3g} GB"
-    said = listed([f"{human(n)} for {axis.upper()}" for axis, n in sent.by_axis.items()])
-    assert travels["more"] == f"Rank 0 sends {said} in a step; PP and DP leave the node"
-    assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 GPUs"
-    panel.set(gpus=8192, dp=128)
-    assert panel.payload["status"] == "8 · 1 · 16 · 128 = 16,384 of 8,192 GPUs"
-
-
-def test_an_answer_that_is_no_says_the_first_reason() -> None:
-    panel = lp.explorer(**AT_8K)
-    panel.set(tp=16)
-    legal, _, fast, _ = panel.answers["now"]
-    assert (legal["text"], legal["verdict"], legal["tab"]) == ("No", "no", "heads")
-    assert legal["note"] == "1 error, LP104"
-    assert legal["more"] == "tp=16 does not divide n_kv_heads=8 (llama3.1-405b)"
-    assert (fast["text"], fast["note"]) == ("not known", "")
-    panel.set(tp=8, zero=1)
-    assert panel.answers["now"][1]["verdict"] == "unsure"  # no trainer is named
-    panel.set(tp=1)
-    assert panel.answers["now"][1]["verdict"] == "no"
-    assert texts(lp.explorer(tp="x")) == []  # the problem says why, once
-
-
-def test_the_ranks_tab_says_what_each_group_carries() -> None:
-    panel = lp.explorer(**AT_8K, tab="ranks", rank=4000)
-    sent = panel.answers["now"][3]["more"].partition(" in a step")[0].removeprefix("Rank 4,000 sends ")
-    for axis, words in (("TP", "4007; in 1 node"), ("DP", "16288; in 128 nodes")):
-        parts = re.split(", | and ", sent)
-        bytes_sent = next(part for part in parts if part.endswith(axis)).removesuffix(f" for {axis}")
-        assert f"{words}, {bytes_sent} sent a step" in panel.payload["summary"]
-    panel.set(micro_batches=100_000)  # what travels is not known then, and the groups are
-    assert "4007; in 1 node\n" in panel.payload["summary"]
-    subtitle = panel.payload["figure"]["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
-    assert subtitle.endswith("; nodes of a group: TP 1, CP 1, PP 16, DP 128")
-
-
-def test_a_schedule_too_long_to_time_says_why_and_the_way_out() -> None:
-    panel = lp.explorer(**AT_8K, micro_batches=100_000)
-    fast, travels = panel.answers["now"][2:]
-    assert (fast["text"], fast["note"]) == ("not known", "a schedule of 3,200,000 operations")
-    assert fast["more"] == (
-        "a schedule of 3,200,000 operations: 100,000 micro-batches through 16 stages and back, and at most "
-        "16,384 operations are timed at each move; try micro_batches=512"
-    )
-    assert travels["more"] == fast["more"]
-    panel.set(micro_batches=512)
-    assert panel.answers["now"][2]["text"] != "not known"
-    panel = lp.explorer(job="paper-131k-tokens", dp=1, gpus=2048, tab="time")
-    assert panel.answers["now"][2]["more"] == (
-        "a schedule of 32,768 operations: 128 micro-batches through 128 stages and back, and at most "
-        "16,384 operations are timed at each move; try micro_batch=2, "
-        "or lp.cost in a cell, which takes longer"
-    )
-    assert panel.payload["problem"]["choose"][0] == ("micro_batch=2", {"micro_batch": 2})
-    panel.set(micro_batch=2)
-    assert panel.payload["problem"] is None
-    assert panel.report.job.sequences == 128
-    assert "A step of 128 × 131,072 tokens takes " in panel.answers["now"][2]["more"]
 
 
 def test_all_answers_take_one_sequence_length() -> None:
@@ -132,16 +41,6 @@ def test_all_answers_take_one_sequence_length() -> None:
     assert panel.answers["now"][1]["verdict"] == "no"
     panel.set(tp=8, cp=8, seq_len=None)
     assert panel.answers["now"][1]["verdict"] == "yes"  # so does every shorter one
-
-
-def test_no_rule_but_that_of_memory_is_said_to_pass() -> None:
-    panel = lp.explorer("llama3-8b")
-    assert [f["code"] for f in panel.payload["findings"]] == ["LP511"]
-    legal = panel.answers["now"][0]
-    assert (legal["text"], legal["note"]) == ("Yes", "every rule passes but LP511")
-    panel.set(gpu="b300-288gb", seq_len=8192)
-    assert panel.payload["findings"] == []
-    assert panel.answers["now"][0]["note"] == "every rule passes"
 
 
 def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
@@ -361,27 +260,6 @@ def test_where_the_layout_is_refused_the_reason_stands_in_the_sentence_s_place()
     assert panel.snapshot().summary.startswith("tp=16 does not divide n_kv_heads=8: a rank would need half")
     panel.set(tp=8, rank=10**6)
     assert panel.payload["sentence"] == [("rank=1000000: rank must be a whole number from 0 to 16383.", "")]
-
-
-def test_the_maps_of_the_steps_beside_are_sent_ahead_and_a_rank_of_a_map_is_chosen() -> None:
-    panel = lp.explorer()
-    assert panel.payload["chosen"] == 3  # TP rank of 6,043
-    [ahead] = customs(press(panel, kind="ahead", knob="tp"), "ahead")
-    assert (ahead["seq"], [*ahead["steps"]]) == (0, ["tp=4", "tp=16"])
-    [after] = customs(press(panel, kind="set", changes={"tp": 16}), "ahead")
-    assert [unpacked(panel.payload["figure"]), panel.answers["now"]] == ahead["steps"]["tp=16"]
-    assert (after["seq"], [*after["steps"]]) == (1, ["tp=8", "tp=32"])
-    panel.set(tp=8, tab="stages")
-    assert receive(panel, kind="look", place=9) is None
-    assert panel.payload["chosen"] == 9
-    assert lp.Layout(**SIZES).coord_of(panel.payload["values"]["rank"]).pp == 9
-    assert receive(panel, kind="look", place=16) is not None
-    panel.set(tab="memory")
-    assert customs(press(panel, kind="ahead", knob="tp"), "ahead") == []
-    assert panel.payload["chosen"] is None
-
-
-SIZES = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
 
 
 def test_a_slider_s_steps_keep_a_model_whole() -> None:

@@ -16,8 +16,6 @@ from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.state import State
 from wire import AT_8K, receive
 
-PAPER = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
-
 
 def degrees(panel: Explorer) -> list[int]:
     return [panel.job.layout.size(axis) for axis in AXES]
@@ -72,45 +70,6 @@ def test_what_gives(change: dict[str, Any], then: list[int], gave: str) -> None:
         assert job.sequences == 128
 
 
-def test_gpus_for_which_no_axis_can_give_are_told() -> None:
-    panel = lp.explorer()
-    panel.set(gpus=100)
-    assert panel.gave == "DP cannot follow: the other axes need at least 2,048 GPUs."
-    assert panel.payload["status"] == "8 · 16 · 16 · 8 = 16,384 of 100 GPUs"
-
-
-def test_one_gpu_is_one_gpu() -> None:
-    panel = lp.explorer("llama3.1-8b")
-    assert panel.payload["status"] == "1 · 1 · 1 · 1 = 1 GPU"
-    panel.set(tp=2)
-    assert panel.gave == "TP 2 needs at least 2 GPUs, so the job now has 2 instead of 1."
-    panel.set(tp=1)
-    assert panel.gave == "The job now has 1 GPU instead of 2."
-    panel.set(gpus=1, tp=2, dp=2)
-    assert panel.payload["status"] == "2 · 1 · 1 · 2 = 4 of 1 GPU"
-
-
-def test_the_gpus_of_a_job_that_does_not_say_them_are_those_of_its_ranks() -> None:
-    panel = lp.explorer(**AT_8K)
-    panel.set(tp=16)
-    assert panel.gave == "DP went from 128 to 64, so the job keeps its 16,384 GPUs."
-    assert panel.payload["values"]["gpus"] is None
-    panel.set(dp=3)
-    panel.set(tp=8)
-    assert (degrees(panel), panel.gave) == (
-        [8, 1, 16, 6],
-        "DP went from 3 to 6, so the job keeps its 768 GPUs.",
-    )
-
-
-def test_the_way_back_from_where_none_could_give_finds_the_gpus_again() -> None:
-    panel = lp.explorer()
-    panel.set(cp=12)
-    panel.set(cp=16)
-    assert (degrees(panel), panel.report.job.gpus) == ([8, 16, 16, 8], 16384)
-    assert panel.gave == "The job now has 16,384 GPUs instead of 12,288."
-
-
 @pytest.mark.parametrize("wrong", ["x", 0, -1, 2.5, None, 10**30, True])
 def test_a_slip_in_a_box_loses_no_gpus(wrong: Any) -> None:
     panel = lp.explorer(**AT_8K)
@@ -139,20 +98,6 @@ def test_counts_of_a_dp_group_follow_so_that_the_batch_stays() -> None:
     assert panel.report.job.sequences == batch  # as global_batch, which no rule can meet then
     panel.set(dp=2, micro_batches=7)  # said: meant
     assert panel.payload["values"]["micro_batches"] == 7
-
-
-def test_a_fix_a_step_back_and_a_tab_say_nothing_of_their_own() -> None:
-    panel = lp.explorer()
-    panel.set(tp=16)
-    gave = panel.gave
-    panel.set(tab="memory")
-    assert panel.gave == gave
-    panel.undo()
-    assert (panel.gave, degrees(panel)) == ("", [8, 16, 16, 8])
-    panel.set(tp=16)
-    panel.apply_fix()
-    assert panel.gave == ""
-    assert panel.job.layout.world == 16384
 
 
 @settings(deadline=None, max_examples=60)

@@ -15,7 +15,7 @@ import torch
 
 import llamapar as lp
 from llamapar.describe.options import Values
-from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject, degrees, same_value
+from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject
 from llamapar.panels.ladders_of_jobs import JOBS
 from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.panels.live_panel import SUBJECTS
@@ -50,15 +50,6 @@ OPENED: list[tuple[str, dict[str, Any]]] = [
     ("inside", {"model": "llama3.1-405b", "tp": 8, "cp": 2, "cp_method": "ring"}),
 ]
 LADDERS = [(what, arguments, knob) for what, arguments in OPENED for knob in SUBJECTS[what].knobs]
-
-
-def test_true_is_no_rung_of_one() -> None:
-    assert [same_value(one, 1) for one in (1, True, 1.0)] == [True, False, False]
-
-
-def test_a_ladder_ends_at_the_most_that_there_is() -> None:
-    assert degrees(24) == [1, 2, 3, 4, 6, 8, 12, 16, 24]
-    assert degrees(126) == [1, 2, 4, 8, 16, 32, 64, 126], "its twelve divisors have no room"
 
 
 def test_every_live_picture_is_opened_here() -> None:
@@ -134,14 +125,6 @@ def test_memory_fits_or_may_fit_or_does_not(knob: str) -> None:
         assert ("✕" in line, "?" in line) == (mark == "✕", mark == "?")
     assert text[1 + len(panel.ladder)] == "  (no mark: nine of ten runs fit; ? may fit; ✕ does not fit)"
     assert panel.payload["legend"] in text[1 + len(panel.ladder)]
-
-
-def test_memory_that_may_fit_is_marked() -> None:
-    text = lp.live("memory", knob="pp", recompute="selective", seq_len=8192, **PAPER).snapshot().summary
-    assert re.findall(r"PP (8|16): (\S+ GiB) (\S)", text) == [
-        ("8", "99.0 GiB", "?"),
-        ("16", "81.7 GiB", "?"),
-    ]
 
 
 def test_a_cut_that_is_uneven_is_told_as_its_picture_draws_it() -> None:
@@ -239,23 +222,6 @@ def test_a_layer_takes_what_cost_says_of_it() -> None:
 # -- together --------------------------------------------------------------------------------------
 
 
-def test_the_rank_that_is_shown_stays_within_the_layout() -> None:
-    panel = lp.live("block", "llama3.1-405b", tp=8, cp=16, pp=16, dp=8, rank=4711)
-    assert {rung["value"]: rung["figure"] is None for rung in panel.ladder}.pop(1) is False
-    assert "Rank 615 of 2,048 works on" in panel.ladder[0]["says"]
-    panel.set(tp=1)
-    assert (panel.record.rank, panel.payload["values"]["rank"]) == (4711 % 2048, 615)
-    assert [rung["code"].count("rank=615") for rung in panel.ladder] == [1] * len(panel.ladder)
-    panel.undo()
-    assert panel.payload["values"]["rank"] == 4711
-    one = lp.live("ranks", tp=2, rank=1)
-    one.set(tp=1)
-    assert one.record.rank == 0, "the first rank past the end, too"
-    panel.set(rank=20000)  # one that was asked for is refused, not changed
-    assert panel.record is None
-    assert panel.ladder[3]["says"] == "rank=20000: rank must be a whole number from 0 to 16383."
-
-
 def test_a_block_says_each_part_of_the_rank() -> None:
     job = {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "seq_len": 131072, "global_batch": 128}
     assert lp.live("block", "llama3.1-405b", **job, rank=4711).ladder[3]["says"] == (
@@ -275,23 +241,6 @@ def test_a_block_says_each_part_of_the_rank() -> None:
     assert alone.ladder[0]["says"] == (
         "Rank 0 of 1 works on all layers, all heads, all tokens and the whole batch."
     )
-
-
-def test_pictures_of_one_job_move_together_and_others_stay() -> None:
-    heads, vocab = lp.live("heads", "llama3-8b", tp=4), lp.live("vocab", "llama3-8b", tp=4)
-    other, tokens = lp.live("vocab", "llama3.1-70b", tp=4), lp.live("sequence", cp=4)
-    heads.set(tp=16)
-    assert vocab.code == "lp.vocab('llama3-8b', tp=16)"
-    assert other.code == "lp.vocab('llama3.1-70b', tp=4)"
-    assert tokens.code == "lp.sequence(cp=4, seq_len=8192)"
-    heads.set(kv_replication=True)
-    assert vocab.code == "lp.vocab('llama3-8b', tp=16)"
-    vocab.set(model="llama3.2-3b")
-    assert heads.code == "lp.heads('llama3.2-3b', tp=16, kv_replication=True)"
-    vocab.undo()
-    assert heads.code == "lp.heads('llama3-8b', tp=16, kv_replication=True)"
-    heads.undo()
-    assert heads.past
 
 
 def test_so_do_pictures_of_other_parts_of_the_job() -> None:
@@ -381,35 +330,6 @@ def test_a_call_is_no_part_of_what_a_record_says() -> None:
     assert str(lp.reasons(lp.cost("tiny", tp=2, seq_len=64)).call) == (
         "lp.reasons(lp.cost('tiny', tp=2, seq_len=64))"
     )
-
-
-def test_what_cannot_be_shown_is_refused_with_what_can() -> None:
-    with pytest.raises(
-        lp.LayoutError, match="known are heads, vocab, sequence, stages, ranks, block, schedule, mem"
-    ):
-        lp.live("head")
-    made = r"cannot be shown live\n  why  live pictures are made by lp\.heads, lp\.vocab"
-    for record in (
-        lp.ffn("llama3-8b", tp=2),
-        lp.schedule("1f1b", pp=2, micro_batches=4).timeline(),
-        replace(lp.ranks(tp=2), rank=1),
-    ):
-        with pytest.raises(lp.LayoutError, match=f"^{type(record).__name__} {made}"):
-            record.live()
-    with pytest.raises(lp.LlamaparError, match="sequence takes no model: it is the same for all"):
-        lp.live("sequence", "llama3-8b")
-    with pytest.raises(lp.LayoutError, match="argument='cp' is not known"):
-        lp.live("heads", "llama3-8b", cp=2)
-    with pytest.raises(lp.LayoutError, match="knob='dp' is not known\n  why  known are tp, pp, zero"):
-        lp.live("memory", "llama3-8b", knob="dp")
-    panel = lp.live("heads", "llama3-8b", tp=8)
-    with pytest.raises(lp.LayoutError, match="tp must be a whole number from 1"):
-        panel.set(tp=0)
-    assert panel.code == "lp.heads('llama3-8b', tp=8)", "a refused change changes nothing"
-    layer = lp.live("inside", "llama3-8b", tp=8)
-    with pytest.raises(lp.LayoutError, match="tp=3 does not divide n_heads=32"):
-        layer.set(tp=3)
-    assert layer.code == "lp.inside('llama3-8b', tp=8, seq_len=8192)"
 
 
 def test_a_step_that_the_function_refuses_stands_there_with_its_reason() -> None:
