@@ -213,7 +213,7 @@ def test_padding_rules() -> None:
     for odd in ("nope", "*tp", "32*", "32*tp*tp", "-1", "1" * 5000, "٣" * 10):
         with pytest.raises(lp.LayoutError, match=r"padding=.* is not known") as refusal:
             padding_rule(odd)
-        assert refusal.value.why == f"known are none, {', '.join(FRAMEWORKS)}"
+        assert refusal.value.why == f"known are none, 64, 64*tp, {', '.join(FRAMEWORKS)}"
     padded = {n for n, f in FRAMEWORKS.items() if f.padding != NO_PADDING}
     assert padded == {"megatron-lm", "colossalai", "nanotron", "vllm", "flagscale"}
 
