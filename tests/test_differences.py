@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 
 import llamapar as lp
 from llamapar.execution import patterns
+from llamapar.execution.first_line import FirstLine, in_place_of
 from llamapar.execution.patterns import Axis, Pieces
 from llamapar.place.cut import Cut
 from llamapar.place.difference_map import drawn_on
@@ -226,6 +229,21 @@ def test_a_tensor_of_another_shape_is_told_by_the_rows_that_it_leaves_out() -> N
     assert said == "[6, 5] where [8, 5] should be, on rank 1: without heads 5, 7"
     gone = Pieces(t.kind, t.name, t.whole, t.axes, owns, t.parts)
     assert patterns.pattern_of(gone, lp.Layout(tp=2), {}) == "missing on rank 1"
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_a_tensor_in_place_of_another_is_told_if_the_reference_computes_with_that(times: bool) -> None:
+    x, gate, bias, scale = torch.rand(4, 2, 8, generator=torch.Generator().manual_seed(0)).double() + 1
+    right = x * scale if times else x + bias
+    wrong = x * gate if times else x + gate
+    made = TapeStep("f:1", "", "y", None, {}, whole=wrong)
+    read = TapeStep("f:0", "", "gate", None, {}, whole=gate)
+    task: Any = SimpleNamespace(given={"bias": bias, "scale": scale})
+    line = FirstLine(task, made, (read,), made, [right], True)
+    assert in_place_of(line) == f"gate in place of {'scale' if times else 'bias'}"
+    assert in_place_of(line._replace(like=[right + 1e-6])) == ""
+    # What is divided by zeros is no number.
+    assert in_place_of(line._replace(reads=(replace(read, whole=gate * 0),))) == ""
 
 
 def test_a_result_that_is_equal_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:

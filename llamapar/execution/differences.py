@@ -27,7 +27,7 @@ from llamapar.records.trace import TapeStep
 from .body import RankReport, Task
 from .ends import End, axes_in, end_tensors, pieces_of
 from .engines import local
-from .first_line import FirstLine, first_line, first_of_pipeline
+from .first_line import FirstLine, first_line, first_of_pipeline, in_place_of
 from .module_reading import taken
 from .patterns import (
     Pieces,
@@ -262,7 +262,7 @@ def _tell_line(story: Difference, line: FirstLine) -> None:
     if line.alone:
         story.more.append("one process alone makes the same mistake: no cut is to blame")
         alike = (pattern_of(pieces_of_step(line, whole), task.layout, names) for whole in line.like)
-        story.wrong_pattern = next(filter(None, alike), "")
+        story.wrong_pattern = next(filter(None, alike), "") or in_place_of(line)
     elif made.at:
         t = pieces_of_step(line)
         story.wrong_place = place_in_words(t)

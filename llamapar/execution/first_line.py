@@ -8,6 +8,7 @@ and are searched in the same way.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -68,6 +69,23 @@ def _is_among(t: Tensor | None, others: Iterable[Tensor]) -> bool:
     flat = t.flatten()
     limit = FIT * largest(t)
     return any(gap(flat, other.flatten()) < limit for other in others if other.numel() == t.numel())
+
+
+def in_place_of(line: FirstLine) -> str:
+    """Which tensor a line added or multiplied in place of which other one, if the reference computes what
+    that other one makes; "" for none.
+    """
+    named = dict(line.task.given)
+    named |= {step.name: step.whole for step in line.reads if step.whole is not None}
+    made = line.made.whole
+    for wrong, right in itertools.permutations(named, 2):
+        one = named[wrong]
+        other = named[right]
+        if one.shape == other.shape == made.shape[made.dim() - one.dim() :]:
+            mended = made - one + other, made / one * other
+            if any(_is_among(t, line.like) for t in mended):
+                return f"{wrong} in place of {right}"
+    return ""
 
 
 def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
