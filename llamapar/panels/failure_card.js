@@ -1,4 +1,4 @@
-// The card under a failing cell, with buttons.
+// The card under a failing cell.
 
 // CodeMirror keeps a cell's editor beside the element with the text.
 const editorOf = (cell) => {
@@ -36,19 +36,18 @@ function put(el, edits) {
 }
 
 function render({ model, el }) {
-  el.classList.add("jp-RenderedHTMLCommon"); // as the same HTML without a widget
+  el.classList.add("jp-RenderedHTMLCommon");
   const row = document.createElement("p");
-  const status = document.createElement("span");
-  status.role = "status";
-  const button = (label, press) => {
-    const node = Object.assign(document.createElement("button"), { className: "jupyter-button", onclick: press });
+  const status = document.createElement("output");
+  const button = (textContent, onclick) => {
+    const node = Object.assign(document.createElement("button"), { className: "jupyter-button", onclick, textContent });
     node.style.cssText = "width:auto;margin:0 8px 4px 0";
     row.append(node);
-    node.append(label);
   };
   const draw = () => {
     const { html, edits, asks, said } = model.get("payload");
     el.replaceChildren(...shown(html));
+    el.querySelectorAll("table").forEach(({ style }) => (style.margin = 0));
     row.replaceChildren();
     if (edits.length && el.closest(".jp-CodeCell")) {
       button("put it into the cell", () => (status.textContent = put(el, edits)));

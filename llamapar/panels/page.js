@@ -68,9 +68,9 @@ function loadPlotly(model) {
 
 const PATIENCE = 5000; // ms until a page without an answer says so, and sends on
 
-// Messages to Python, one at a time: the next leaves when the last is answered. `send` takes changes of
-// controls, which go together while they wait; `ask` any other message. `note` says what was refused, and
-// `refused` puts the controls back; where no answer comes, `dim` is called until the kernel sends something.
+// Messages to Python, one at a time. `send` takes changes of controls, which go together while they wait; `ask`
+// any other message. `note` says what was refused, and `refused` puts the controls back; without an answer
+// `dim` is called.
 function buildSender(model, uid, refused, dim) {
   const note = make("div.lp-answer", { "aria-live": "polite" });
   const waiting = [];

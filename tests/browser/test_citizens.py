@@ -89,3 +89,20 @@ def test_a_link_in_the_browser_moves_a_panel_and_springs_back(notebook: Notebook
         )
     expect(notebook.cell(cell).locator(".lp-problem").first).to_contain_text("tp must be a whole number")
     assert kernel(notebook, "seen") == [8, 3]
+
+
+@pytest.mark.soak
+def test_a_page_that_is_loaded_anew_shows_its_panels_and_they_still_move(notebook: Notebook) -> None:
+    cell = len(BOXES) + 1
+    notebook.run(cell)
+    widths(notebook, cell)
+    notebook.save()
+    notebook.page.reload()
+    opened = "window.jupyterapp?.shell.currentWidget?.content?.model?.cells.length"
+    notebook.page.wait_for_function(f"{opened} > {cell}")
+    widths(notebook, cell)
+    number = notebook.cell(cell).locator(".widget-readout").first
+    number.fill("4")
+    number.press("Enter")
+    wait_until(lambda: kernel(notebook, HELD) == (4,) * 3, what="tp=4 on both, by the kernel that lives on")
+    expect(notebook.cell(cell).locator(".lp-sentence").first).to_contain_text("8 of 32 query heads")

@@ -15,6 +15,11 @@ pytestmark = pytest.mark.browser
 SETUP = "import torch\n%load_ext llamapar\ntp, heads, w = 4, 8, torch.ones(32, 6)"
 FAILS = "h = torch.ones(3, 6) @ w.chunk(tp)[0].T\nfor _ in range(1):\n    q = h.view(3, heads, 4)"
 AGAIN = "h.view(3, heads, 4)"
+TABLE = """(table) => [
+    table.getBoundingClientRect().left - table.closest(".jp-OutputArea-output").getBoundingClientRect().left,
+    parseFloat(getComputedStyle(table.querySelector("td")).paddingLeft),
+]"""
+"""How far from the left edge of the output a table begins, and the room beside a cell's words, in pixels."""
 
 
 def test_from_a_failing_cell_to_one_that_runs(lab: Lab, tmp_path: Path) -> None:
@@ -27,6 +32,9 @@ def test_from_a_failing_cell_to_one_that_runs(lab: Lab, tmp_path: Path) -> None:
             put = cell.get_by_role("button", name="put it into the cell")
             expect(put).to_be_visible(timeout=30_000)
             expect(cell.get_by_text("proved: equals one process")).to_be_visible()
+            left, room = cell.locator("table").last.evaluate(TABLE)
+            assert left < 40, "the table stands on the left, where the card's words begin"
+            assert room >= 4, "its columns do not touch"
             if number == 2:  # The reader has changed the cell since.
                 notebook._ask("cells[2].sharedModel.setSource('h.sum()');")
             put.click()
