@@ -332,6 +332,35 @@ def test_a_call_is_no_part_of_what_a_record_says() -> None:
     )
 
 
+def test_what_cannot_be_shown_is_refused_with_what_can() -> None:
+    with pytest.raises(
+        lp.LayoutError, match="known are heads, vocab, sequence, stages, ranks, block, schedule, mem"
+    ):
+        lp.live("head")
+    made = r"cannot be shown live\n  why  live pictures are made by lp\.heads, lp\.vocab"
+    for record in (
+        lp.ffn("llama3-8b", tp=2),
+        lp.schedule("1f1b", pp=2, micro_batches=4).timeline(),
+        replace(lp.ranks(tp=2), rank=1),
+    ):
+        with pytest.raises(lp.LayoutError, match=f"^{type(record).__name__} {made}"):
+            record.live()
+    with pytest.raises(lp.LlamaparError, match="sequence takes no model: it is the same for all"):
+        lp.live("sequence", "llama3-8b")
+    with pytest.raises(lp.LayoutError, match="argument='cp' is not known"):
+        lp.live("heads", "llama3-8b", cp=2)
+    with pytest.raises(lp.LayoutError, match="knob='dp' is not known\n  why  known are tp, pp, zero"):
+        lp.live("memory", "llama3-8b", knob="dp")
+    panel = lp.live("heads", "llama3-8b", tp=8)
+    with pytest.raises(lp.LayoutError, match="tp must be a whole number from 1"):
+        panel.set(tp=0)
+    assert panel.code == "lp.heads('llama3-8b', tp=8)", "a refused change changes nothing"
+    layer = lp.live("inside", "llama3-8b", tp=8)
+    with pytest.raises(lp.LayoutError, match="tp=3 does not divide n_heads=32"):
+        layer.set(tp=3)
+    assert layer.code == "lp.inside('llama3-8b', tp=8, seq_len=8192)"
+
+
 def test_a_step_that_the_function_refuses_stands_there_with_its_reason() -> None:
     panel = lp.live("inside", "llama3-8b", tp=8)
     panel.set(tp=16)
