@@ -50,7 +50,7 @@ PLOTLY = (
 
 UNUSED = re.compile(
     r"(_pyrepl|ctypes|multiprocessing|pydoc_data|sqlite3|unittest|wsgiref|xml|xmlrpc|_pyio|bdb|doctest|ftplib"
-    r"|imaplib|ipaddress|mailbox|optparse|pdb|poplib|pydoc|smtplib|turtle)(/|\.py$)"
+    r"|imaplib|mailbox|optparse|pdb|poplib|pydoc|smtplib|turtle)(/|\.py$)"
 )
 """Parts of Python's library that neither the panels nor Pyodide import."""
 
