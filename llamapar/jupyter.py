@@ -76,17 +76,20 @@ def _parsed(line: str) -> tuple[Values, str]:
     given: Values = {}
     while found := re.match(rf"\s*{_OPTION}(?=\s|$)", line) or re.search(rf"(?:^|\s){_OPTION}\s*$", line):
         name, value = found.groups()
-        given[name] = (
-            whole(name, typed_numbers.parse_number(name, value).value, 1, MAX_DEGREE)
-            if name in AXES
-            else value
-        )
-        if name == "framework":
+        given[name] = value
+        if name in AXES:
+            given[name] = _degree(name, value)
+        elif name == "framework":
             given[name] = find_framework(value).name
         line = line[: found.start()] + line[found.end() :]
     if wrong := re.match(r"\s*(--?[a-z][\w-]*)(?:[=\s]|$)", line):
         raise UsageError(f"{wrong.group(1)} is no option, or lacks its value: {_USAGE}")
     return given, line.strip()
+
+
+def _degree(name: str, text: str) -> int:
+    """A degree as it was typed. Raises LayoutError."""
+    return whole(name, typed_numbers.parse_number(name, text).value, 1, MAX_DEGREE)
 
 
 @magics_class
@@ -162,7 +165,10 @@ class LlamaparMagics(Magics):
         from llamapar.panels.clinic_panel import clinic  # widgets, when they are first asked for
 
         def opened(what: Failure, given: Values) -> None:
-            text = what if isinstance(what, str | BaseException) else explain(what).line
+            if isinstance(what, str | BaseException):
+                text = what
+            else:
+                text = explain(what).line
             display(clinic(text, **given))
 
         self._ask(line, "", opened)
@@ -284,17 +290,21 @@ class LlamaparMagics(Magics):
 
 def _degrees(line: str) -> tuple[Layout, str, float]:
     """The layout, the device and the seconds of "tp=4 cp=2 device=cpu timeout=60"."""
-    given: Values = {}
+    degrees: dict[str, int] = {}
+    device = "auto"
+    timeout = 60.0
     for word in line.split():
         name, equals, value = word.partition("=")
         if not equals or name not in (*AXES, "timeout", "device"):
             usage = "%%ranks tp=4 [cp=2] [dp=2] [device=cpu] [timeout=60]"
             raise LlamaparError(f"{word} is no degree", "", [usage], "%%ranks")
-        given[name] = value if name == "device" else typed_numbers.parse_number(name, value).value
-    device = given.pop("device", "auto")
-    timeout = given.pop("timeout", 60)
-    layout = Layout.of({name: whole(name, n, 1, MAX_DEGREE) for name, n in given.items()})
-    return layout, device, float(timeout)
+        if name == "device":
+            device = value
+        elif name == "timeout":
+            timeout = float(typed_numbers.parse_number(name, value).value)
+        else:
+            degrees[name] = _degree(name, value)
+    return Layout.of(degrees), device, timeout
 
 
 def register(ip: InteractiveShell) -> None:

@@ -126,7 +126,9 @@ def _file(path: Path) -> Checkpoint:
     if path.name.endswith(".index.json"):
         return Checkpoint(path, "safetensors", {(0, 0): safetensors.read_index(path)})
     if path.suffix in _SUFFIXES:
-        kind = "torch" if path.suffix in pth.SUFFIXES else "safetensors"
+        kind = "safetensors"
+        if path.suffix in pth.SUFFIXES:
+            kind = "torch"
         return Checkpoint(path, kind, {(0, 0): tensors_of(path)})
     why = "known are .safetensors, .index.json, .pth, .pt and .bin, and folders of them"
     raise CheckpointError(f"{path.name} is no checkpoint", why, field="path")
@@ -170,7 +172,9 @@ def _foreign(path: Path) -> Checkpoint:
 def _several(path: Path, files: list[Path]) -> Checkpoint:
     """Files without an index: the parts of one checkpoint, or the shards of TP ranks."""
     by_file = [tensors_of(file) for file in files]
-    kind = "torch" if files[0].suffix in pth.SUFFIXES else "safetensors"
+    kind = "safetensors"
+    if files[0].suffix in pth.SUFFIXES:
+        kind = "torch"
     together = {name: stored for tensors in by_file for name, stored in tensors.items()}
     # No name stands twice, so the files are parts of one whole.
     if len(together) == sum(map(len, by_file)):
@@ -200,7 +204,9 @@ def _own(path: Path) -> Checkpoint:
         shards: Shards = {at: safetensors.read_safetensors(path / sharding.file_name(at)) for at in sharding}
     else:
         shards = _foreign(path).shards
-    kind = "meta" if sharding.naming == "meta" else "safetensors"
+    kind = "safetensors"
+    if sharding.naming == "meta":
+        kind = "meta"
     return Checkpoint(path, kind, shards, sharding.model, manifest=manifest, sharding=sharding)
 
 
@@ -336,7 +342,9 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
     # Meta's names have "attention." in 4 of a layer's 9 tensors, and Hugging Face's, with "self_attn.",
     # in none.
     meta = sum("attention." in n or "tok_embeddings" in n for n in names)
-    naming = "meta" if meta > len(names) // 4 else "hf"
+    naming = "hf"
+    if meta > len(names) // 4:
+        naming = "meta"
     by_columns = (False, True) if naming == "meta" and tp > 1 else (False,)
     copied = (False, True) if tp > model.n_kv_heads and tp % model.n_kv_heads == 0 else (False,)
     for columns, copies, padding in product(by_columns, copied, PADDINGS):

@@ -98,7 +98,9 @@ def _model(text: str) -> ModelConfig | str:
     except ModelError as problem:
         if is_json(text) or text.endswith(".json") or exists(text) or model_named(text) is None:
             raise
-        near = f"; presets like it are {', '.join(problem.choose[:3])}" if problem.choose else ""
+        near = ""
+        if problem.choose:
+            near = f"; presets like it are {', '.join(problem.choose[:3])}"
         write_line(sys.stderr, f"llamapar: {problem.what}: read as a public model's name{near}")
         return text
 

@@ -175,7 +175,9 @@ def _bare(it: Relation) -> Iterator[Hypothesis]:
         if not it.by:
             level = min(level, POSSIBLE)  # The divisor is none of the known degrees.
         other = _NAMED.search(it.r.low) and not it.r.concepts - {"dimension"} and not it.r.parallel
-        blame = None if other and level < LIKELY else True
+        blame: bool | None = True
+        if other and level < LIKELY:
+            blame = None
         yield found(_BY_FACT[fact], level, cause, it.equation, parallel=blame, needs="model")
 
 

@@ -69,7 +69,10 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
     numbers = list(dict.fromkeys(o.values))
     if len(numbers) == 2 and min(numbers) > 0 and not pairs and _SAME.search(r.low):
         cause = f"{what} do not fit together: {numbers[0]} and {numbers[1]} should be one number"
-        blame = None if category == "position/rope" else True  # A model's table may be short by itself.
+        # A model's table may be short by itself.
+        blame: bool | None = True
+        if category == "position/rope":
+            blame = None
         yield found(category, POSSIBLE, cause, Comparison(numbers[0], "≠", numbers[1]), parallel=blame)
 
 

@@ -191,7 +191,9 @@ def assumed(small: int, big: int, known: Known) -> Iterator[SizeCut]:
         tried.insert(0, ((degree - 1) * big + small, degree))
     for whole, k in tried:
         fact = next((fact for fact in _CUT if fact in widths(whole, known)), "")
-        category = CATEGORY.get(fact, WIDTH) if axis == "tp" else "fsdp_uneven"
+        category = "fsdp_uneven"
+        if axis == "tp":
+            category = CATEGORY.get(fact, WIDTH)
         cut = SizeCut(fact, category, axis, whole, max(k, 1))
         exact = small in cut.shares if whole >= big else big in cut.gathered
         if (k <= small or axis == "dp") and not cut.even and exact and cut.explains(small, big):

@@ -247,7 +247,9 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
         named = set()
     sized = any(isinstance(o, ViewCall | Matmul | Pair) for o in observed)  # For torch's words, sizes decide.
     saying = {CODES[code] for code in quoted_rules(r, job, known.framework)} if job else set()
-    said = saying if sized else saying | named
+    said = saying
+    if not sized:
+        said = saying | named
     missing = said - {h.category for h in found}
     # Their order is kept, because the order of a set is arbitrary.
     found += [Hypothesis(name, row.what, POSSIBLE) for name, row in CATEGORIES.items() if name in missing]

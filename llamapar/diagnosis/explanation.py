@@ -172,7 +172,9 @@ class Explanation:
     def of_shapes(self) -> bool:
         """Whether to show it to a user who did not ask: it has the failing tensors, or a cause of shapes."""
         best = self.best
-        category = self.best.category if self.best else ""
+        category = ""
+        if self.best:
+            category = self.best.category
         if self.live is not None and self.live.operands:
             return category not in _NOT_SHAPES
         known = category not in _NOT_SHAPES and self.verdict != UNKNOWN

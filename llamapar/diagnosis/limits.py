@@ -166,7 +166,9 @@ def _memory(r: Reading, known: Known) -> Iterator[Hypothesis]:
         cause += f": {numbers[0]}"
     blame = bool(numbers or _ASKED.search(r.low) or known.changes) or None
     level = likely_if(numbers)
-    needs = "model, layout" if there else "model, layout, memory of a GPU"
+    needs = "model, layout, memory of a GPU"
+    if there:
+        needs = "model, layout"
     yield found(
         "memory_oom_layout", level, cause, *numbers, parallel=blame, needs=needs, quoted="allocat" in r.low
     )

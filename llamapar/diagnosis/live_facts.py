@@ -129,25 +129,25 @@ class LiveFacts:
             return f"{self.function}, {where}"
         return where
 
-    def rows(self, most: int = _MOST) -> Iterator[tuple[str, ...]]:
+    def rows(self) -> Iterator[tuple[str, ...]]:
         """The operands and the numbers as a table, below `HEAD`."""
-        for one in self.operands[:most]:
+        for one in self.operands:
             names = dict.fromkeys(f"{size.n} = {size.name}" for size in one.names)
             is_ = ", ".join(filter(None, (one.placement, *names)))
             yield one.name, f"{list(one.shape)} {one.dtype}", is_, str(list(one.whole)) if one.whole else ""
-        if len(self.operands) > most:
-            yield f"{len(self.operands) - most} more tensors", "", "", ""
         for name, n in self.numbers.items():
             yield name, str(n), "", ""
 
-    def wholes_beside_parts(self, said: list[int] | None = None) -> Iterator[WholeBesidePart]:
+    def wholes_beside_parts(self, said: list[int]) -> Iterator[WholeBesidePart]:
         """The numbers in the expression that are the whole of a cut dim.
 
-        said: the numbers of the message, which must have the part; None for any.
+        said: the numbers of the message, which must have the part.
         """
         for cut in self.shards():
             ranks = cut.whole // cut.part
-            for text, factors in self._products() if ranks > 1 and (said is None or cut.part in said) else ():
+            if ranks == 1 or cut.part not in said:
+                continue
+            for text, factors in self._products():
                 if math.prod(factors.values()) == cut.whole:
                     name = next((name for name, factor in factors.items() if factor % ranks == 0), "")
                     yield WholeBesidePart(text, name, factors.get(name, 0), ranks, cut)

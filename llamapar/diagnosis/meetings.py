@@ -52,11 +52,12 @@ class DifferingSizes:
 
     @classmethod
     def of(cls, o: ViewCall | Matmul | Pair, r: Reading, known: Known) -> DifferingSizes:
-        pair = o if isinstance(o, Pair) else Pair(0, 0)
         if isinstance(o, ViewCall):
             pair = Pair(o.numel, abs(math.prod(o.target)))
         elif isinstance(o, Matmul):
             pair = Pair(o.a, o.b)
+        else:
+            pair = o
         small, big = sorted((pair.a, pair.b))
         ratio = 0 if small < 1 or big % small else big // small
         shapes = pair.shapes or ()

@@ -25,11 +25,15 @@ def without_arithmetic(r: Reading, known: Known, reason: str) -> tuple[str, tupl
     product = math.prod(degrees.values())
     if len(degrees) > 1 and world == product:
         reason = f"{'·'.join(map(str, degrees.values()))} = {world} agrees; {reason}"
-    named = known if known.model else Known.of(model_named(r.text), None, None, known.numbers)
+    named = known
+    if not known.model:
+        named = Known.of(model_named(r.text), None, None, known.numbers)
     if degrees or known.layout is not None:
         return reason, (named.command("check"),)
     if score(r.text) >= _RAISED:
         return reason, ("llamapar debug SCRIPT.py",)
     gpu = next((name for name in HARDWARE if name.partition("-")[0] in r.low), DEFAULT_GPU)
-    asked = "no error text" if _QUESTION.search(r.text) else reason
+    asked = reason
+    if _QUESTION.search(r.text):
+        asked = "no error text"
     return asked, (f"{named.command('plan')} --gpu {gpu}",)

@@ -127,7 +127,10 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     counted = [t for t in strong if t.number is not None]
     subject = next(iter(counted + strong + widths + ranks + ours), None)
     number = subject.number if subject else None
-    nearest = -1 if left < right else 0  # If a side has several numbers, the one next to the relation counts.
+    # If a side has several numbers, the one next to the relation counts.
+    nearest = 0
+    if left < right:
+        nearest = -1
     there = _FOUND.search(r.low, *right) if left < right else None
     if number is None or (there and "equal to" in there[0]):
         inside = [int(there.group(1))] if there else _counts(r, *left)

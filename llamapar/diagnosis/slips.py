@@ -143,7 +143,9 @@ def a_slice(
         )
     if isinstance(it.o, Matmul) and 1 < it.o.rest <= _ADAPTER:
         level = min(level, POSSIBLE)  # Of so few columns may be an adapter's weight that is not cut.
-    needs = "cp, tp, seq_len" if tokens else axis
+    needs = axis
+    if tokens:
+        needs = "cp, tp, seq_len"
     yield found(category, level, cause, Quotient(big, k), parallel=blame, needs=needs, facts={axis: k})
 
 
@@ -232,5 +234,7 @@ def indivisible_sizes(known: Known) -> Found:
     ]
     for cut in [*groups, *given]:
         few = cut.fact in HEADS and cut.count == (known.get("n_kv_heads") or cut.count) < cut.degree
-        category = "kv_heads_lt_tp" if few else cut.category
+        category = cut.category
+        if few:
+            category = "kv_heads_lt_tp"
         yield found(category, POSSIBLE, f"{cut} does not divide", Quotient(cut.count, cut.degree))

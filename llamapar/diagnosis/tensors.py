@@ -63,11 +63,7 @@ def _adapter(it: DifferingSizes) -> Found:
 
 
 def _empty(it: DifferingSizes) -> Found:
-    """No element, or one in a file, in place of tokens or a weight."""
-    if not it.small and it.dim == 1 and it.dims > 2:
-        cause = f"a rank holds none of the {it.big} tokens: they are cut into more parts than they fill"
-        yield found("seq_not_divisible", LIKELY, cause, it.both)
-        return
+    """No element, or one in a file, in place of a weight."""
     loaded = {(0,), (1,)} & {*it.shapes} and it.r.loading
     if loaded or (not it.small and it.name != LABELS and (not it.shapes or (0,) in it.shapes)):
         width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]
@@ -113,9 +109,12 @@ def _vocabulary(it: DifferingSizes) -> Found:
     if close:  # The two differ by their padding, or by added tokens.
         padded = both or rounded_up(small, big, known)
         pads = Multiples((small, big), 64) if both else Stated(f"{big} - {small} = {big - small}")
-        why = "padded to different multiples" if padded else "tokens were added on one side"
+        why = "tokens were added on one side"
+        category = "embed_checkpoint_shape"
+        if padded:
+            why = "padded to different multiples"
+            category = "vocab_padding"
         cause = f"{rows_of} of {small} and {big} rows: {why}"
-        category = "vocab_padding" if padded else "embed_checkpoint_shape"
         if "lora" in r.concepts:
             category = "lora_tp"
         cut = (known.get("tp") or 1) > 1 or (both and (r.loading or not public))
@@ -127,7 +126,9 @@ def _vocabulary(it: DifferingSizes) -> Found:
         cause = f"{rows_of} of {small} and {big} rows are of two models: {numbers} is no shard"
         sure = it.key or public  # else these may be the parts of anything
         padded = small % 128 == big % 128 == 0 and small * 2 > big  # perhaps one of them, twice
-        level = LIKELY if sure else WEAK
+        level = WEAK
+        if sure:
+            level = LIKELY
         blame = False if sure and not padded else None
         yield found("other: model_config", level, cause, numbers, parallel=blame, needs="vocab_size")
     else:
@@ -169,7 +170,8 @@ _IN_TURN: dict[type, tuple[Callable[[DifferingSizes], Found], ...]] = {
 def explain_place(o: ViewCall | Matmul | Pair, r: Reading, known: Known) -> Found:
     """Why two sizes differ that should be equal: the first question with an answer decides."""
     it = DifferingSizes.of(o, r, known)
-    yield from first_heard((by_known_cuts, *_IN_TURN.get(type(o), _TENSORS)), it) if it.a != it.b else ()
+    if it.a != it.b:
+        yield from first_heard((by_known_cuts, *_IN_TURN.get(type(o), _TENSORS)), it)
 
 
 # -- one observed shape ----------------------------------------------------------------------------
@@ -179,12 +181,9 @@ def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
     """One shape alone: whose tensor is it, in which model, and how is it cut?"""
     key = key_of(o.name)
     shape = o.shape
-    if 0 in shape or shape == (1,):
-        cause = f"{o.name or 'a weight'} is {list(shape)}: a ZeRO-3 placeholder, not the weight"
-        yield found("other: zero3_unmaterialised_param", POSSIBLE, cause, needs="zero")
-    elif known.model and any(parameter.shape == shape for parameter in known.model.parameters()):
+    if known.model and any(parameter.shape == shape for parameter in known.model.parameters()):
         return
-    elif not key and known.model and len(shape) == 2:
+    if not key and known.model and len(shape) == 2:
         for name in ("tok_embeddings", "w1", "wq"):
             yield from explain_held(LoneShape(name, shape), r, known)
     placed = PARAMETERS.get(key)
@@ -201,7 +200,9 @@ def explain_held(o: LoneShape, r: Reading, known: Known) -> Found:
             cause = f"{rows} rows are one of {tp} shards of {model.name}'s {placed.unit}s"
             if total != whole:
                 cause += " after padding"
-            category = "embed_checkpoint_shape" if embedding else "checkpoint_tp_mismatch"
+            category = "checkpoint_tp_mismatch"
+            if embedding:
+                category = "embed_checkpoint_shape"
             level = likely_if(embedding and known.model)
             yield found(category, level, cause, equation, needs="model, tp", facts={"tp": tp})
 

@@ -46,7 +46,9 @@ def _torn(it: DifferingSizes, o: ViewCall) -> Found:
     V heads.
     """
     *lead, last = o.target
-    repeats = lead[-1] - 2 if len(lead) > 2 and lead[-2] == -1 and lead[-1] > 2 else 0
+    repeats = 0
+    if len(lead) > 2 and lead[-2] == -1 and lead[-1] > 2:
+        repeats = lead[-1] - 2
     rows = math.prod(lead[:-2] if repeats else lead[:-1])
     width, rest = divmod(o.numel, rows or 1)
     usual = last == it.known.get("head_dim") or is_head_dim(last, least=1)

@@ -70,7 +70,9 @@ def differing_calls(groups: Mapping[str, Group], dumps: Mapping[int, Dump]) -> d
 
 def _entry(call: CollectiveCall, number: int) -> Plain:
     # The analyzer compares a list of outputs only under the other name.
-    op = "all_gather_v" if call.op == "all_gather" else call.op
+    op = call.op
+    if op == "all_gather":
+        op = "all_gather_v"
     return {
         "process_group": (call.group, call.label),
         "profiling_name": f"nccl:{op}",

@@ -146,7 +146,9 @@ def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> 
         read = [
             f"no tensor of {known.model.name} fits; a bucket of gradients, or a number a token, has any size"
         ]
-    advice = _COMPARE if hang.differ else _RECORD
+    advice = _RECORD
+    if hang.differ:
+        advice = _COMPARE
     if hang.behind:
         advice = _LOOK
     # Where a rank is missed, all other waiting follows from it.

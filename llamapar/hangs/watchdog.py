@@ -53,7 +53,9 @@ def dumps_of_log(lines: Sequence[str]) -> dict[int, Dump]:
             enqueued, completed = map(int, last.groups()) if last else (0, 0)
             # Before anything has completed, torch writes whatever lay in memory as the last completed call.
             number = int(at[1]) if at else min(enqueued, completed + 1)
-            label = WORLD if group[1] == "0" else group[3] or ""
+            label = group[3] or ""
+            if group[1] == "0":
+                label = WORLD
             stands.setdefault((rank, group[2] or group[1]), (number, not at and enqueued == completed, label))
     # The line with the sizes may not name its group; then the rank's next line does, by the same number.
     for rank, number in calls.keys() - {(rank, number) for (rank, _), (number, _, _) in stands.items()}:

@@ -151,7 +151,9 @@ class Attempts:
             self._follow([in_one_pass(edits, only) for edits in here if len(edits) == 1])
         if not self._is_done():
             rejected = any(answer.state == DIFFERS for answer in self.answers)
-            most = _AFTER_REJECTION if rejected else len(self.facts.elsewhere)
+            most = len(self.facts.elsewhere)
+            if rejected:
+                most = _AFTER_REJECTION
             self._follow([(edit,) for edit in self.facts.elsewhere[:most]])
         self.answers.sort(key=self._order)
 
@@ -183,11 +185,15 @@ class Attempts:
         if degree is None or self.proofs >= _MOST_PROOFS or self.shapes_only:
             return
         self.proofs += 1
-        n = degree.n if degree.n <= MOST_RANKS else 4
+        n = degree.n
+        if n > MOST_RANKS:
+            n = 4
         verdict = self._compare(answer.edits, degree, n)
         if verdict.state == PROVED and degree.axis != RATIO:
             # One local KV head hides which head it is, so a second degree must agree.
-            second = 2 if n > 2 else 4
+            second = 4
+            if n > 2:
+                second = 2
             other = self._compare(answer.edits, degree, second)
             if other.state == DIFFERS:
                 verdict = Compared(DIFFERS, f"with {degree.text} = {second}, {other.why}")

@@ -24,6 +24,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from types import FrameType
 
 import torch
 import torch.distributed as dist
@@ -99,7 +100,9 @@ def without_numbers() -> str:
     if torch.cuda.is_initialized():
         return "CUDA is in use, and a fork cannot use it"
     for ident, frame in sys._current_frames().items():
-        place = frame if ident != threading.get_ident() else None
+        if ident == threading.get_ident():
+            continue
+        place: FrameType | None = frame
         while place is not None:
             if not is_library(place.f_code.co_filename):
                 return f"{place.f_code.co_name} runs in a thread of its own, which a fork would stop halfway"

@@ -44,7 +44,9 @@ class Editor(ast.NodeTransformer):
             inner: Held = self.generic_visit(node)
             call = ast.Call(ast.Name(SEE, ast.Load()), [inner], [])
             return ast.fix_missing_locations(ast.copy_location(call, node))
-        n = edit.degree.n if edit.degree else 1
+        n = 1
+        if edit.degree:
+            n = edit.degree.n
         if edit.degree and self.degree and self.degree.axis == edit.degree.axis:
             n = self.degree.n
         rank = edit.rank if self.rank is None else self.rank

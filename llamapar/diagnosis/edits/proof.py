@@ -282,7 +282,9 @@ def compare_ranks(whole: list[torch.Tensor], ranks: list[list[torch.Tensor]], n:
     for one, *parts in zip(whole, *ranks, strict=True):
         ways = dict(_ways(one, parts, n))
         size = max(1.0, float(one.to(torch.complex128).abs().amax()) if one.numel() else 0.0)
-        near = max(_CLOSE, 4 * torch.finfo(one.dtype).eps) if one.is_floating_point() else _CLOSE
+        near = _CLOSE
+        if one.is_floating_point():
+            near = max(_CLOSE, 4 * torch.finfo(one.dtype).eps)
         fits = [way for way, difference in ways.items() if difference <= near * size]
         if not fits:
             if excess := _bias(one, parts, near * size):

@@ -189,7 +189,9 @@ class _Words:
         if not chosen[0].is_slip:
             return "; ".join(dict.fromkeys(edit.note for edit in edits))
         instead = " and ".join(f"{edit.new} instead of {edit.old}" for edit in edits)
-        known = "Not a sharding problem: " if verdict == NOT_SHARDING else "No cut of a rank's is proved: "
+        known = "No cut of a rank's is proved: "
+        if verdict == NOT_SHARDING:
+            known = "Not a sharding problem: "
         return f"{known}the line runs with {instead}"
 
     def _no_edit(self) -> str:
@@ -267,7 +269,9 @@ def with_edits(source: str, edits: Iterable[Edit]) -> str:
         if first != last:
             continue  # An expression over several lines is shown as it is.
         line = lines[first - 1]
-        new = f"{edit.new} if {edit.only} else {edit.old}" if edit.only else edit.new
+        new = edit.new
+        if edit.only:
+            new = f"{edit.new} if {edit.only} else {edit.old}"
         plain = [*lines]
         safe = [*lines]
         plain[first - 1] = line[:begin] + new.encode() + line[end:]
