@@ -200,11 +200,16 @@ def _verdict(outcome: Outcome) -> str:
 
 
 def tables() -> dict[str, list[str]]:
-    """That of docs/accuracy.md, from the outcomes that were measured."""
+    """Those of docs/accuracy.md, from the outcomes that were measured."""
     found: dict[str, Outcome] = json.loads(OUTCOMES.read_text(encoding="utf-8"))["outcomes"]
     seen = [sum(of[engine]["noticed"] for of in found.values()) for engine in ENGINES]
     head = ("slips", *(f"noticed, {engine}" for engine in ENGINES))
-    return {"slips": _page.table(head, [(len(found), *seen)])}
+    told = json.loads(EXPLAINED.read_text(encoding="utf-8"))
+    told_head = ("set", "wrong numbers", "place or pattern", "pattern", "first line", "misleading")
+    return {
+        "slips": _page.table(head, [(len(found), *seen)]),
+        "slips_explained": _page.table(told_head, [score(name, told[name]) for name in told]),
+    }
 
 
 def score(name: str, explained: dict[str, dict[str, str]]) -> tuple[object, ...]:

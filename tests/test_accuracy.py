@@ -20,7 +20,7 @@ WRITERS = {
     "explain_accuracy": ["explain"],
     "live_facts": ["live_facts"],
     "cell_flows": ["cell_flows"],
-    "unseen_slips": ["slips"],
+    "unseen_slips": ["slips", "slips_explained"],
 }
 """Benchmark → its tables, in the order of the page."""
 
