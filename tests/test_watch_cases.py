@@ -14,8 +14,9 @@ from llamapar.execution.following import source_of
 from llamapar.panels.watch_panel import Watch, watch
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.cases import BREAK, CASES, HAPPENED, WRITE, Case
-from test_watch import BEGINS, step_of
+from test_watch import BEGINS, shared_tapes, step_of
 
+__all__ = ["shared_tapes"]
 pytestmark = pytest.mark.usefixtures("shared_tapes")
 
 PUZZLES = {name: case for name, case in CASES.items() if case.group == WRITE}

@@ -90,6 +90,12 @@ def test_every_rank_sends_what_the_formulas_say(counts: Any) -> None:
         )
 
 
+def test_every_program_has_formulas() -> None:
+    """But Meta's own arithmetic of heads, which repeats K and V before they travel."""
+    told = "what a program is made of goes into PARTS of llamapar/count/wire.py"
+    assert set(PARTS) == set(lp.programs.PROGRAMS) - {"meta_attention"}, told
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_whole_model(tied: bool) -> None:
     said = sent("llama", {"tp": 2, "cp": 2, "dp": 2}, SMALL.replace(tied=tied, n_layers=2))

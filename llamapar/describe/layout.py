@@ -126,7 +126,7 @@ class Layout(Fields, word="layout field"):
     @property
     def world(self) -> int:
         """Number of ranks: tp·cp·pp·dp."""
-        return self.model_ranks * self.dp
+        return self.tp * self.cp * self.pp * self.dp
 
     @property
     def model_ranks(self) -> int:

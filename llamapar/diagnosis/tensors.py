@@ -63,7 +63,11 @@ def _adapter(it: DifferingSizes) -> Found:
 
 
 def _empty(it: DifferingSizes) -> Found:
-    """No element, or one in a file, in place of a weight."""
+    """No element, or one in a file, in place of tokens or a weight."""
+    if not it.small and it.dim == 1 and it.dims > 2:
+        cause = f"a rank holds none of the {it.big} tokens: they are cut into more parts than they fill"
+        yield found("seq_not_divisible", LIKELY, cause, it.both)
+        return
     loaded = {(0,), (1,)} & {*it.shapes} and it.r.loading
     if loaded or (not it.small and it.name != LABELS and (not it.shapes or (0,) in it.shapes)):
         width = it.big in [it.known.get(fact) for fact in ("dim", "ffn_dim", "vocab_size")]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .rule import Rule, a_note, a_warning
+from .repairs import NOTE, WARNING
+from .rule import Rule
 
 
 def _by_bytes(*_: object) -> bool:
@@ -25,7 +26,7 @@ MEMORY: tuple[Rule, ...] = (
         _by_bytes,
         "stage {stage} needs {needs}, and {there}: undecided",
         "{decides}; {terms} GiB; {counted}",
-        severity=a_warning,
+        severity=lambda j: WARNING,
         of_facts=True,
     ),
     Rule(
@@ -34,7 +35,7 @@ MEMORY: tuple[Rule, ...] = (
         _by_bytes,
         "activations are not counted: stage {stage} needs {needs}, and {there}",
         "they grow with the tokens of a sequence: say seq_len",
-        severity=a_note,
+        severity=lambda j: NOTE,
         of_facts=True,
     ),
 )

@@ -8,21 +8,7 @@ from dataclasses import dataclass
 from llamapar.describe.job import Job
 from llamapar.describe.splits import Padding
 
-from .repairs import ERROR, NOTE, WARNING, Repairs
-
-
-def a_warning(job: Job) -> str:
-    """The severity of a rule that warns whenever it applies."""
-    return WARNING
-
-
-def a_note(job: Job) -> str:
-    """The severity of a rule that notes something whenever it applies."""
-    return NOTE
-
-
-def nothing(job: Job) -> None:
-    """The severity of a rule on which only frameworks have something to say."""
+from .repairs import ERROR, Repairs
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from llamapar.describe.cp_methods import WHOLE_HEADS
 from . import repairs
 from .memory_rows import MEMORY
 from .repairs import ERROR, NOTE, SEVERITIES, WARNING, indivisible, multiples, product_differs
-from .rule import Rule, a_note, a_warning, nothing
+from .rule import Rule
 
 # -- the table -------------------------------------------------------------------------------------
 
@@ -44,7 +44,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.leaves_node("tp"),
         "a TP group of {tp} ranks spans {node_span} consecutive GPUs and leaves its node of {gpus_per_node}",
         "TP communicates in every layer; across nodes it runs at the speed of the network",
-        severity=a_warning,
+        severity=lambda j: WARNING,
         repairs=repairs.tp_fastest,
         axis="tp",
     ),
@@ -84,7 +84,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "vocab_size={vocab_size} over tp={tp}: {vocab_padded} rows with {padding}, "
         "{pad_rows} of them dead, {vocab_local} on a full rank",
         "{vocab_size} / {tp} = {vocab_each}; {pads_where}",
-        severity=a_note,
+        severity=lambda j: NOTE,
     ),
     Rule(
         "LP106",
@@ -92,7 +92,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, p: j.model.vocab_size % (j.padding or p).unit(j.layout.tp) != 0,
         "{pad_rows} pad rows ({vocab_size} → {vocab_padded}) reach the checkpoint code",
         "a shard of {vocab_local} rows times tp={tp} is {vocab_padded}, not {vocab_size}",
-        severity=nothing,
+        severity=lambda j: None,
         repairs=repairs.smaller_padding,
     ),
     Rule(
@@ -123,7 +123,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "not judged: {unjudged} ({model})",
         "which rank holds an expert, and which tokens travel to it, depends on the trainer; "
         "everything else is judged as of a dense model",
-        severity=a_note,
+        severity=lambda j: NOTE,
     ),
     Rule(
         "LP201",
@@ -160,7 +160,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.sequence_parallel is True and j.layout.tp == 1,
         "sequence_parallel=True has no effect at tp=1",
         "it shares the residual stream among the ranks of a TP group",
-        severity=a_note,
+        severity=lambda j: NOTE,
         repairs=lambda j: [{"sequence_parallel": None}],
     ),
     Rule(
@@ -169,7 +169,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         repairs.off_the_unit,
         "{tokens_per_micro_batch} tokens of a micro-batch are not a multiple of tp·2·cp = {token_unit}",
         "a chunk of the head or the tail has {seq_chunk} tokens, which do not divide over tp={tp}",
-        severity=nothing,
+        severity=lambda j: None,
         repairs=lambda j: multiples("seq_len", j.seq_len, j.token_unit),
     ),
     Rule(
@@ -220,7 +220,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.model.tied and j.layout.pp > 1,
         "{model} ties its head to the embedding, and pp={pp} puts them on different stages",
         "the first and the last stage each need the tensor, and its gradients must be summed",
-        severity=a_warning,
+        severity=lambda j: WARNING,
         axis="pp",
     ),
     Rule(
@@ -233,7 +233,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         ),
         "micro_batches={micro_batches} is less than pp={pp}",
         "1F1B needs one for every stage; with fewer, some stages always wait",
-        severity=a_warning,
+        severity=lambda j: WARNING,
         repairs=repairs.more_micro_batches,
     ),
     Rule(
@@ -244,7 +244,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         ),
         "micro_batches={micro_batches} is not a multiple of pp={pp} with virtual_stages={virtual_stages}",
         "the interleaved schedule runs micro-batches in groups of pp; Llama 3's own takes any number",
-        severity=a_note,
+        severity=lambda j: NOTE,
         repairs=repairs.more_micro_batches,
     ),
     Rule(
@@ -253,7 +253,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.virtual_stages > 1 and j.layout.pp == 1,
         "virtual_stages={virtual_stages} with pp=1",
         "interleaving shortens a pipeline's bubble; one stage has none",
-        severity=a_warning,
+        severity=lambda j: WARNING,
         repairs=lambda j: [{"virtual_stages": 1}],
     ),
     Rule(
@@ -271,7 +271,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         repairs.ends_do_not_fit,
         "n_layers + 2 = {effective_layers} does not divide over pp·virtual_stages = {stages} ({model})",
         "the embedding and the head were asked to count as a layer each",
-        severity=nothing,
+        severity=lambda j: None,
         repairs=lambda j: [{"layer_split": None}],
     ),
     Rule(
@@ -331,7 +331,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.world > 1,
         "tp={tp} cp={cp} pp={pp} dp={dp}: not every framework offers all of these axes together",
         "a layout can only use the axes that are there",
-        severity=nothing,
+        severity=lambda j: None,
         repairs=lambda j: [{"cp": 1}, {"cp": 1, "pp": 1, "dp": 1}],
         if_na=ERROR,
         layouts_first=True,
@@ -343,7 +343,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, _: j.layout.zero > 1 or j.layout.virtual_stages > 1,
         "the framework does not offer all of zero={zero}, virtual_stages={virtual_stages}",
         "a run uses what its trainer has",
-        severity=nothing,
+        severity=lambda j: None,
         repairs=lambda j: [{"zero": 1}, {"virtual_stages": 1}, {"zero": 1, "virtual_stages": 1}],
         if_na=ERROR,
     ),

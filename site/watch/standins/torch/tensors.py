@@ -295,7 +295,7 @@ def arange(start, stop=None, step=1, *, dtype: DType | None = None, **_: object)
 def tensor(value, *, dtype: DType | None = None, **_: object) -> Tensor:
     shape: list[int] = []
     numbers = [value]
-    while numbers and isinstance(numbers[0], list | tuple):
+    while numbers and isinstance(numbers[0], list | tuple | range):
         shape.append(len(numbers[0]))
         numbers = [x for row in numbers for x in row]
     if dtype is None:
