@@ -477,6 +477,11 @@ def test_ranks_that_wait_for_one_another_are_given_up(
     assert rest[-1].startswith("hint: ")
 
 
+def silent(x: Any) -> Any:
+    time.sleep(100)
+    return x
+
+
 def computing(x: Any) -> Any:
     while True:
         x = x + 1
@@ -499,7 +504,8 @@ PROGRESS = "progress is to enter or leave a collective"
 @pytest.mark.parametrize(
     ("function", "longest", "what"),
     [
-        (computing, 60, rf"it does not end\. ranks 0, 1, 2, 3: computing; {PROGRESS}, or to end"),
+        (silent, 60, rf"it does not end\. ranks 0, 1, 2, 3: computing; {PROGRESS}, or to end"),
+        (computing, 2, r"rank \d raised TimeoutError: after 2 seconds it has not returned$"),
         (
             computing_on_rank_2,
             2,
