@@ -600,7 +600,7 @@ def test_every_copied_command_line_runs(
 ) -> None:
     draw, seen = random.Random(5), list[str]()
     panel = Explorer()
-    for step in range(counts(12, 72, 1000)):
+    for step in range(counts(24, 72, 1000)):
         if step % 12 == 0:
             panel = Explorer()
         change = random_change(draw, panel) | {"tab": draw.choice(["memory", "memory", *MAPS])}

@@ -26,12 +26,12 @@ _MEMORY = ("loss", "master_weights")
 def _memory(given: Given) -> CommandAnswer:
     """The memory of a Job, which holds facts that `memory` itself does not take."""
     from llamapar.rules.memory_rule import memory_of
-    from llamapar.rules.report import BATCH_FACTS, refuse_as_check
+    from llamapar.rules.report import BATCH_FACTS, check_job, refuse_as_check
 
     job = Job.of(given.model, given.layout, **given.of(*FACTS))
     given.require()
     habits = framework(given["framework"]) if given["framework"] else None
-    refuse_as_check(job, habits, BATCH_FACTS)
+    refuse_as_check(check_job(job, habits), BATCH_FACTS)
     return answer_of(given, memory_of(job, habits, **given.of(*_MEMORY)))
 
 

@@ -33,7 +33,7 @@ from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_o
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
 from llamapar.records.tables import human, plural
 from llamapar.rules.memory_rule import Load, account, load_of
-from llamapar.rules.report import Finding, Report
+from llamapar.rules.report import BATCH_FACTS, Finding, Report, refuse_as_check
 from llamapar.rules.table import MEMORY, NOTE
 from llamapar.timing.cost import Cost, cost_of
 from llamapar.timing.inside import LayerSteps, inside_of
@@ -146,6 +146,7 @@ def sequence_of(job: Job) -> int:
 
 def load(report: Report) -> Load:
     """What the job needs on its worst rank, with that sequence length. Raises LlamaparError."""
+    refuse_as_check(report, BATCH_FACTS)
     job = report.job.replace(seq_len=sequence_of(report.job))
     return load_of(job, report.judge) or account(job, report.judge)  # which raises why nothing is counted
 

@@ -295,12 +295,12 @@ BATCH_FACTS = {
 """Rule about facts of a batch that contradict each other → the field that its error names."""
 
 
-def refuse_as_check(job: Job, judge: Framework | None, fields: Mapping[str, str]) -> None:
-    """Raises LayoutError, in the words of `check` and with its fixes, for an error of some rules.
+def refuse_as_check(report: Report, fields: Mapping[str, str]) -> None:
+    """Raises LayoutError, in the words of a report and with its fixes, for an error of some rules.
 
     fields: code of a rule → the field that the error names.
     """
-    for refused in check_job(job, judge).arithmetic:
+    for refused in report.arithmetic:
         if refused.code in fields and refused.severity == ERROR:
             raise LayoutError(refused.message, refused.why, refused.fixes, fields[refused.code])
 

@@ -26,7 +26,7 @@ from llamapar.frameworks import as_run, judge_of, split_of
 from llamapar.frameworks.settings import takes_settings
 from llamapar.records.tables import Plain, Record
 from llamapar.rules.memory_rule import memory_of
-from llamapar.rules.report import refuse_as_check
+from llamapar.rules.report import check_job, refuse_as_check
 
 from .layer import CONDITIONS, FLASH, Conditions, Pass
 from .profiles import Spread, spread_of
@@ -228,7 +228,7 @@ def cost(
     facts = Values({name: options[name] for name in _JOB})  # type: ignore[literal-required]
     job = as_run(judge, Job.of(model, layout, recompute=options["recompute"], **facts))
     if job.gpus is not None and job.gpus != job.layout.world:
-        refuse_as_check(job, judge, {"LP001": "gpus"})
+        refuse_as_check(check_job(job, judge), {"LP001": "gpus"})
     return cost_of(job, how, flops=options["flops"])
 
 
