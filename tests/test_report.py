@@ -138,7 +138,9 @@ def is_json(report: lp.Report, plain: dict[str, Any]) -> None:
         for verdict in finding["frameworks"].values():
             assert set(verdict) - {"part", "others", "since", "before"} == {"verdict", "message", "source"}
             assert verdict["verdict"] in VERDICTS
-            assert (verdict["verdict"] == "not known") or re.search(r"^\S+/\S+: .*@", verdict["source"])
+            # A repository with its path and commit, or a paper with its section and version.
+            source = r"^(\S+/\S+|arXiv:\S+): .*@"
+            assert verdict["verdict"] == "not known" or re.search(source, verdict["source"])
         for fix in finding["fixes"]:
             assert {"tp", "cp", "pp", "dp", "text", "effect"} <= set(fix)
             assert set(fix["effect"]) == {"memory_bytes", "time", "idle_gpus"}

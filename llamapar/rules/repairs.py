@@ -127,6 +127,13 @@ def account_for_ends(job: Job) -> Iterator[Changes]:
         yield {"layer_split": "balanced ends"}
 
 
+def micro_batches_of_step(job: Job) -> Iterator[Changes]:
+    """As many as the sequences of a step make, if they make one."""
+    many = (job.sequences or 0) // job.layout.dp // job.micro_batch_size
+    if many:
+        yield {"micro_batches": many}
+
+
 def more_micro_batches(job: Job) -> Iterator[Changes]:
     if job.micro_batches is not None:
         yield from multiples("micro_batches", max(job.micro_batches, job.layout.pp), job.layout.pp)

@@ -322,7 +322,7 @@ ARITHMETIC: tuple[Rule, ...] = (
         "micro_batches·micro_batch·dp = {micro_batches}·{batch}·{dp} = {sequences_cut}, "
         "but a step has {sequences} sequences",
         "the micro-batches of all DP groups are the sequences of one step",
-        repairs=lambda j: [{"micro_batches": (j.sequences or 0) // j.layout.dp // j.micro_batch_size}],
+        repairs=repairs.micro_batches_of_step,
         of_facts=True,
     ),
     Rule(

@@ -101,7 +101,7 @@ def test_choices_are_marked_with_what_was_said_and_what_is(notebook: Notebook) -
         expect(choices.nth(wrong)).to_contain_text("✕ you said")
         expect(choices.nth(right)).to_contain_text("✓ it is")
     expect(box(notebook, LADDER).locator(".lp-choice").nth(1)).to_contain_text(
-        "1 1/2 query heads ✕ tp=16 does"
+        "1.50 query heads ✕ tp=16 does"
     )
     expect(box(notebook, TILED).locator(".lp-map-says")).to_contain_text("14 of 16 ranks")
 
