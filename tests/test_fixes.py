@@ -64,7 +64,7 @@ def test_every_fix_passes_check_and_ends_its_finding(arguments: dict[str, Any]) 
 
 
 def test_a_step_smaller_than_a_micro_batch_gets_no_fix_of_no_micro_batch() -> None:
-    assert_fixes_hold({"model": B8, "micro_batch": 2, "global_batch": 1, "micro_batches": 1})
+    assert_fixes_hold({"model": B8, "tp": 1, "micro_batch": 2, "global_batch": 1, "micro_batches": 1})
 
 
 def test_fixes_of_common_slips(counts: Callable[[int, int, int], int]) -> None:
