@@ -291,7 +291,7 @@ class _Run:
         if self.worker is None:
             return
         self.worker.join(SETTLE)
-        if self._failed():
+        if self.worker.is_alive() or self._failed():
             atexit.register(_end, 1)
         if not self.worker.is_alive() and dist.is_initialized():
             processes.forget_meshes()
