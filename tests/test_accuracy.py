@@ -1,10 +1,7 @@
 """docs/accuracy.md: benchmarks make its tables, and it says what they compute now."""
 
-from __future__ import annotations
-
 import importlib
 import re
-from pathlib import Path
 
 import pytest
 
@@ -32,7 +29,7 @@ ELSEWHERE = {"as_printed", "memory_rows", "paper_memory", "table4"}
 """Compared in test_cost_accuracy.py and test_memory_rows.py, which score the same rows anyway."""
 
 
-def test_each_table_has_one_script_that_is_named_above_it() -> None:
+def test_each_table_has_one_script_that_is_named_above_it():
     text = _page.PAGE.read_text("utf-8")
     tables = re.findall(r"^<!-- (\w+) -->\n\n\|(?:.*\n)*?\n<!-- end -->$", text, re.MULTILINE)
     assert tables == [name for names in WRITERS.values() for name in names]
@@ -43,20 +40,20 @@ def test_each_table_has_one_script_that_is_named_above_it() -> None:
         assert "--page" in importlib.import_module(script).__doc__
 
 
-def test_the_page_takes_ten_minutes() -> None:
+def test_the_page_takes_ten_minutes():
     assert len(_page.PAGE.read_text("utf-8").split()) <= 2000
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=LONG.get(name, ())) for name in WRITERS if name not in ELSEWHERE]
 )
-def test_a_table_has_what_its_script_computes(name: str) -> None:
+def test_a_table_has_what_its_script_computes(name):
     tables = importlib.import_module(name).tables()
     assert list(tables) == WRITERS[name]
     assert _page.PAGE.read_text("utf-8") == _page.filled(tables), f"benchmarks/{name}.py --page"
 
 
-def test_a_place_that_a_page_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_that_a_page_lacks_is_named(tmp_path, monkeypatch):
     page = tmp_path / "some.md"
     monkeypatch.setattr(_page, "PAGE", page)
     page.write_text("# A\n\n<!-- one -->\n<!-- end -->\n\nwords\n\n<!-- two -->\nold\n<!-- end -->\nlast\n")

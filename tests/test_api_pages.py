@@ -1,7 +1,5 @@
 """docs/api lists what the docstrings say now, and `make docs` makes a site of it."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
@@ -36,30 +34,30 @@ FIRST = {word: page for page, words in WORDS.items() for word in words}
 """What is typed into the search of the site → the page that stands first."""
 
 
-def test_a_page_has_the_words_by_which_it_is_found() -> None:
+def test_a_page_has_the_words_by_which_it_is_found():
     assert {*FIRST} >= {"OOM", "FSDP", "hang", "half a head", "MoE"}
     for word, page in FIRST.items():
         assert word.lower() in (PROJECT / page).read_text("utf-8").lower(), word
 
 
-def test_the_pages_are_those_that_the_tool_writes() -> None:
+def test_the_pages_are_those_that_the_tool_writes():
     """`make docs` writes them anew."""
     assert {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.md")} == TOOL["written"]()
 
 
-def test_every_public_name_is_listed_with_what_it_is() -> None:
+def test_every_public_name_is_listed_with_what_it_is():
     names = {name for name in lp.__all__ if name not in ("checkpoint", "programs")}
     inner = {f"checkpoint.{name}" for name in ("inspect", "shard", "gather", "reshard", "verify")}
     assert names | inner <= set(LISTED)
     assert [name for name, about in LISTED.items() if not about] == []
 
 
-def test_the_site_has_every_page_of_the_reference() -> None:
+def test_the_site_has_every_page_of_the_reference():
     nav = re.findall(r"- docs/api/(.*)$", (PROJECT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     assert nav == sorted(path.name for path in FOLDER.glob("*.md"))
 
 
-def test_signatures_are_those_that_shift_tab_shows() -> None:
+def test_signatures_are_those_that_shift_tab_shows():
     """`check` takes the facts of a Job by name, which its source does not spell."""
     path = PROJECT / "llamapar" / "rules" / "report.py"
     room = griffe.visit("llamapar.rules.report", path, path.read_text("utf-8"))
@@ -75,7 +73,7 @@ def test_signatures_are_those_that_shift_tab_shows() -> None:
     assert "\n\n- `model`: a preset's name" in about
 
 
-def test_a_name_of_the_reference_leads_to_its_entry_on_the_site() -> None:
+def test_a_name_of_the_reference_leads_to_its_entry_on_the_site():
     row = "| [`lp.check`](../../llamapar/rules/report.py) | Judge. |\n"
     home = "llamapar.timing.cost.Cost"
     shown = TOOL["on_page_markdown"](f"| [`{home}`](../../llamapar/timing/cost.py) | A step. |\n", PAGE)
@@ -87,7 +85,7 @@ def test_a_name_of_the_reference_leads_to_its_entry_on_the_site() -> None:
 
 
 @pytest.mark.soak
-def test_make_docs_makes_a_site_that_asks_no_other_host() -> None:
+def test_make_docs_makes_a_site_that_asks_no_other_host():
     """`--strict` refuses a link, a heading and a name of the reference that are not there."""
     if find_chromium() is None:
         pytest.skip("no Chromium")

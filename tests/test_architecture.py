@@ -1,7 +1,5 @@
 """The direction of imports, read from the source: an arrow only ever points down or sideways."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys
@@ -156,16 +154,16 @@ def room_of(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
-def test_a_room_imports_only_rooms_above_it() -> None:
+def test_a_room_imports_only_rooms_above_it():
     assert faults(PACKAGE, ROOMS) == []
 
 
-def test_the_table_of_rooms_names_what_is_there() -> None:
+def test_the_table_of_rooms_names_what_is_there():
     tops = {name.split(".")[1] for name in modules(PACKAGE) if "." in name}
     assert set(ROOMS) == tops
 
 
-def test_no_room_hides_behind_a_public_function() -> None:
+def test_no_room_hides_behind_a_public_function():
     assert [name for name in ROOMS if callable(getattr(llamapar, name, None))] == []
 
 
@@ -177,7 +175,7 @@ def looked_up(path: Path, function: str) -> set[tuple[object, ...]]:
     return {tuple(values) for values in constants if values}
 
 
-def test_a_room_looks_up_late_exactly_what_the_table_allows() -> None:
+def test_a_room_looks_up_late_exactly_what_the_table_allows():
     used = {name: looked_up(path, "late") for name, path in modules(PACKAGE).items()}
     assert set().union(*used.values()) - {(name,) for name in PUBLIC} == {(name,) for name in INSIDE}
     order = list(ROOMS)
@@ -188,36 +186,36 @@ def test_a_room_looks_up_late_exactly_what_the_table_allows() -> None:
             assert order.index(room) > order.index(user.split(".")[1]), f"{user} can import {name}"
 
 
-def test_no_table_reaches_into_an_optional_room() -> None:
+def test_no_table_reaches_into_an_optional_room():
     assert [module for module in INSIDE.values() if room_of(f"llamapar.{module}") in OPTIONAL] == []
 
 
-def test_an_optional_room_is_imported_by_no_other() -> None:
+def test_an_optional_room_is_imported_by_no_other():
     for name, targets in arrows(PACKAGE).items():
         if room_of(name):
             others = {room_of(target) for target in targets} - {room_of(name)}
             assert others & set(OPTIONAL_ROOMS) == set(), name
 
 
-def test_optional_rooms_offer_exactly_what_the_others_ask_of_them() -> None:
+def test_optional_rooms_offer_exactly_what_the_others_ask_of_them():
     offers = {(room, name) for room in OPTIONAL for name in getattr(imported(room), "OFFERS", ())}
     assert set().union(*(looked_up(path, "offered") for path in modules(PACKAGE).values())) == offers
     assert all(offered(room, name) is not None for room, name in offers)
 
 
 @pytest.mark.parametrize("name", [*INSIDE, *PUBLIC])
-def test_a_late_name_is_there(name: str) -> None:
+def test_a_late_name_is_there(name):
     assert late(name) is not None
 
 
-def test_a_type_checker_knows_the_public_names() -> None:
+def test_a_type_checker_knows_the_public_names():
     assert set(llamapar.__all__) == set(PUBLIC)
     source = (PACKAGE / "__init__.py").read_text()
     known = source[source.index("if TYPE_CHECKING:") : source.index("__version__")]
     assert set(re.findall(r"\w+", known)) >= set(PUBLIC) - {"LlamaparError"}
 
 
-def test_no_file_is_long() -> None:
+def test_no_file_is_long():
     lengths = {name: len(path.read_text().splitlines()) for name, path in modules(PACKAGE).items()}
     assert {name: lines for name, lines in lengths.items() if lines > MAX_FILE} == {}
 
@@ -257,11 +255,11 @@ def size(package: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("part", CEILINGS)
-def test_the_package_does_not_grow(part: str) -> None:
+def test_the_package_does_not_grow(part):
     assert size(PACKAGE)[part] <= CEILINGS[part]
 
 
-def test_texts_and_annotations_cost_nothing_and_golf_wins_nothing(tmp_path: Path) -> None:
+def test_texts_and_annotations_cost_nothing_and_golf_wins_nothing(tmp_path):
     plain = 'def f(a: int) -> str:\n    """Text."""\n    # why\n    x = 1\n    return x\n'
     (tmp_path / "bare.py").write_text("def f(a):\n    x = 1\n    return x\n")
     bare = size(tmp_path)
@@ -273,14 +271,14 @@ def test_texts_and_annotations_cost_nothing_and_golf_wins_nothing(tmp_path: Path
     assert size(tmp_path)["nodes"] == 8
 
 
-def test_shipped_code_imports_nothing_that_is_for_tests() -> None:
+def test_shipped_code_imports_nothing_that_is_for_tests():
     tools = {"unittest", "doctest"}
     assert {
         name for name, used in arrows(PACKAGE).items() if {m.split(".")[0] for m in used} & tools
     } == set()
 
 
-def test_nothing_is_called_utils() -> None:
+def test_nothing_is_called_utils():
     assert [
         name for name in modules(PACKAGE) if name.rpartition(".")[2] in ("utils", "util", "helpers")
     ] == []
@@ -324,7 +322,7 @@ def names_that_stand_twice(sources: Mapping[str, str]) -> dict[str, list[str]]:
     return {name: where for name, where in found.items() if len(where) > 1}
 
 
-def test_a_name_stands_for_one_thing() -> None:
+def test_a_name_stands_for_one_thing():
     sources = {
         name.removeprefix("llamapar."): path.read_text()
         for name, path in modules(PACKAGE).items()
@@ -335,7 +333,7 @@ def test_a_name_stands_for_one_thing() -> None:
     assert [name for name in TWICE if name not in found] == []
 
 
-def test_a_name_that_stands_twice_is_noticed() -> None:
+def test_a_name_that_stands_twice_is_noticed():
     rooms = {"count.cost": "class Term: ...", "timing.step": "class Term: ...\ndef _own(): ..."}
     assert names_that_stand_twice(rooms) == {"Term": ["count.cost", "timing.step"]}
     assert names_that_stand_twice({"count.cost": "", "figures.cost": ""}) == {}
@@ -360,12 +358,12 @@ def nested_conditionals(source: str) -> list[int]:
     return sorted(line for line, _ in found)
 
 
-def test_no_conditional_stands_inside_another() -> None:
+def test_no_conditional_stands_inside_another():
     found = {name: nested_conditionals(path.read_text()) for name, path in modules(PACKAGE).items()}
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
-def test_a_conditional_inside_another_would_be_noticed() -> None:
+def test_a_conditional_inside_another_would_be_noticed():
     assert nested_conditionals("x = 1 if a else 2") == []
     assert nested_conditionals("x = 1 if a else 2 if b else 3") == [1]
     assert nested_conditionals("y = 1\nx = f(1 if a else 2) if b else 3") == [2]
@@ -375,7 +373,7 @@ ANY = 75
 """Most lines of the package that say Any of something; ModelLike, LayoutLike and Plain say what is meant."""
 
 
-def test_few_lines_take_anything() -> None:
+def test_few_lines_take_anything():
     found = set()
     for path in modules(PACKAGE).values():
         nodes = ast.walk(ast.parse(path.read_text()))
@@ -404,7 +402,7 @@ def made(tmp_path: Path, **changes: str) -> Path:
     return tmp_path / "pack"
 
 
-def test_a_package_in_order_has_no_faults(tmp_path: Path) -> None:
+def test_a_package_in_order_has_no_faults(tmp_path):
     package = made(tmp_path)
     assert faults(package, TREE_ROOMS) == []
     assert arrows(package)["pack.mid.part"] == {"pack.low", "pack.mid.other"}
@@ -426,5 +424,5 @@ def test_a_package_in_order_has_no_faults(tmp_path: Path) -> None:
         ({"mid/other.py": "from . import part"}, "cycle: pack.mid.other → pack.mid.part → pack.mid.other"),
     ],
 )
-def test_each_fault_would_be_noticed(tmp_path: Path, changes: dict[str, str], fault: str) -> None:
+def test_each_fault_would_be_noticed(tmp_path, changes, fault):
     assert fault in faults(made(tmp_path, **changes), TREE_ROOMS)

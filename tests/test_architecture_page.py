@@ -1,7 +1,5 @@
 """The pages for contributors: the rooms are those of the architecture test, and what is named is there."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache
@@ -39,7 +37,7 @@ def defined(body: list[ast.stmt], prefix: str) -> list[str]:
     return found
 
 
-def test_the_page_lists_the_rooms_in_their_order() -> None:
+def test_the_page_lists_the_rooms_in_their_order():
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|(?: (.+))? \|$", PAGE, re.MULTILINE)
     assert {name: set(filter(None, outside.split(", "))) for name, _, outside in rows} == {
         name: set(room) for name, room in ROOMS.items()
@@ -47,12 +45,12 @@ def test_the_page_lists_the_rooms_in_their_order() -> None:
     assert [name for name, _, _ in rows] == list(ROOMS)
 
 
-def test_every_file_and_function_that_the_page_names_is_there() -> None:
+def test_every_file_and_function_that_the_page_names_is_there():
     assert [path for path in FILES if not (PROJECT / path).exists()] == []
     assert [f"{path}:{name}" for path, name in NAMED if name not in names(PROJECT / path)] == []
 
 
-def test_both_walks_are_walked() -> None:
+def test_both_walks_are_walked():
     """Each step names a file and a function, which the tests above look for."""
     for title in ("One walk", "Another walk"):
         (walk,) = re.findall(rf"^## {title}.*?(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
@@ -62,7 +60,7 @@ def test_both_walks_are_walked() -> None:
         assert len(set(re.findall(r"`llamapar/(\w+)/", walk))) >= 4
 
 
-def test_a_name_that_is_gone_would_be_noticed() -> None:
+def test_a_name_that_is_gone_would_be_noticed():
     there = names(PROJECT / "llamapar" / "rules" / "report.py")
     assert {"check", "Report", "Report.text", "Finding.fixes"} <= there
     assert "Report.gone" not in there
@@ -73,12 +71,12 @@ def test_a_name_that_is_gone_would_be_noticed() -> None:
 RECIPES = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_every_file_of_a_recipe_is_there() -> None:
+def test_every_file_of_a_recipe_is_there():
     named = re.findall(r"`((?:llamapar|tests|tools|docs|notebooks)/\w[\w/]*\.\w+)`", RECIPES)
     assert [path for path in named if "NAME" not in path and not (PROJECT / path).is_file()] == []
 
 
-def test_what_the_recipes_name_is_in_the_file_beside_it() -> None:
+def test_what_the_recipes_name_is_in_the_file_beside_it():
     named = re.findall(r"`(\w+)`\s+in\s+`((?:llamapar|tests)/[\w/]+\.py)`", RECIPES)
     assert len(named) >= 10
     assert [f"{path}:{name}" for name, path in named if name not in names(PROJECT / path)] == []

@@ -1,7 +1,5 @@
 """docs/assistants.md: ten questions, whose commands are run, and whose fields are in the answers."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -40,7 +38,7 @@ def fields(pair: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """The files that the questions are about."""
     made = tmp_path_factory.mktemp("assistants")
     save_hf(made / "my-checkpoint", tiny())
@@ -54,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.partition(".")[0])
-def test_the_answer_has_the_fields_that_the_page_names(folder: Path, no_ranks_left: None, pair: str) -> None:
+def test_the_answer_has_the_fields_that_the_page_names(folder, no_ranks_left, pair):
     (line,) = COMMAND.findall(pair)
     assert len(re.findall(r"^Do not ", pair, re.MULTILINE)) == 1
     with contextlib.chdir(folder):
@@ -68,18 +66,18 @@ def test_the_answer_has_the_fields_that_the_page_names(folder: Path, no_ranks_le
         at(answer, path)
 
 
-def test_there_are_ten_questions_in_order() -> None:
+def test_there_are_ten_questions_in_order():
     assert [pair.partition(".")[0] for pair in PAIRS] == [str(number) for number in range(1, 11)]
     assert all(re.match(r"\d+\. .*\?", pair) for pair in PAIRS)
 
 
-def test_a_field_that_is_not_there_is_noticed() -> None:
+def test_a_field_that_is_not_there_is_noticed():
     assert at({"a": [{"b.c": 1}]}, '.a[0]["b.c"]') == 1
     with pytest.raises(KeyError, match="gone"):
         at({"a": 1}, ".gone")
 
 
-def test_the_answers_differ_as_the_page_says(folder: Path) -> None:
+def test_the_answers_differ_as_the_page_says(folder):
     """What it says of single answers: an approval that is none, and a rank that is named."""
     with contextlib.chdir(folder):
         lines = [COMMAND.findall(pair)[0] for pair in PAIRS]

@@ -1,10 +1,7 @@
 """tools/bake.py: what it strips, its PNGs, and that the stored pictures are of what is stored."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import pytest
@@ -17,7 +14,7 @@ NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 bake = runpy.run_path(str(PROJECT / "tools" / "bake.py"), run_name="bake")
 
 
-def test_what_differs_between_runs_is_taken_out() -> None:
+def test_what_differs_between_runs_is_taken_out():
     notebook = nbformat.v4.new_notebook(
         metadata={"widgets": {"a": 1}, "language_info": {"name": "python", "version": "3"}}
     )
@@ -38,16 +35,16 @@ def test_what_differs_between_runs_is_taken_out() -> None:
     assert error.traceback == ["LayoutError: no"]
 
 
-def test_output_on_stderr_is_refused() -> None:
+def test_output_on_stderr_is_refused():
     with pytest.raises(SystemExit, match="output on stderr after\nx\n\nboom"):
         bake["clean"](new_output("stream", name="stderr", text="boom"), "x")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_every_stored_figure_has_its_own_picture(path: Path) -> None:
+def test_every_stored_figure_has_its_own_picture(path):
     for cell in nbformat.read(path, as_version=4).cells:
         for output in cell.get("outputs", []):
-            data: dict[str, Any] = output.get("data", {})
+            data = output.get("data", {})
             if bake["PLOTLY"] in data:
                 assert "image/png" in data, f"not baked: {cell.source!r}"
                 drawn_from = bake["digest_of"]("figure", bake["spec_of"](data))
@@ -59,7 +56,7 @@ def test_every_stored_figure_has_its_own_picture(path: Path) -> None:
 
 
 @pytest.mark.browser
-def test_a_panel_s_picture_says_that_it_is_one() -> None:
+def test_a_panel_s_picture_says_that_it_is_one():
     page_of = "export default { render({ model, el }) { el.textContent = model.get('status'); } }"
     with chromium() as browser:
         page = browser.new_page()

@@ -1,7 +1,5 @@
 """Every benchmark runs, at its smallest: a script that nobody starts does not stay right."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -29,13 +27,13 @@ SMALLEST = {
 }
 
 
-def test_every_benchmark_is_run_somewhere() -> None:
+def test_every_benchmark_is_run_somewhere():
     assert set(SMALLEST) == {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", SMALLEST)
-def test_a_benchmark_runs(name: str) -> None:
+def test_a_benchmark_runs(name):
     command = [sys.executable, f"benchmarks/{name}.py", *SMALLEST[name].split()]
     own = os.environ | {"PYTHONPATH": "tests"}  # as `make bench` has it
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """A run's own files in both panels: what they say is taken with its source, and is data."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -29,7 +27,7 @@ def said(panel: Any, kind: str) -> list[str]:
     return [text for what, text in panel.told["said"] if what == kind]
 
 
-def test_files_fill_model_layout_and_job() -> None:
+def test_files_fill_model_layout_and_job():
     panel = lp.explorer(micro_batches=7, kv_replication=True, zero=1)
     assert receive(panel, kind="settings", files=FILES) is None
     assert panel.job.model == lp.PRESETS["llama3-70b"]
@@ -43,7 +41,7 @@ def test_files_fill_model_layout_and_job() -> None:
     assert panel.payload["values"]["micro_batches"] == 7
 
 
-def test_padding_is_the_frameworks_own_where_the_files_say_the_same() -> None:
+def test_padding_is_the_frameworks_own_where_the_files_say_the_same():
     panel = lp.explorer()
     for multiple, held in (("128", "own"), ("64", "64*tp")):
         flags = f"--tensor-model-parallel-size 8 --make-vocab-size-divisible-by {multiple}"
@@ -52,7 +50,7 @@ def test_padding_is_the_frameworks_own_where_the_files_say_the_same() -> None:
         assert panel.payload["values"]["padding"] == held
 
 
-def test_what_is_not_known_is_left_open_and_told() -> None:
+def test_what_is_not_known_is_left_open_and_told():
     panel = lp.explorer()
     assert receive(panel, kind="settings", files=[["", TOML]]) is None  # pasted text
     assert panel.payload["values"]["dp"] is None
@@ -60,7 +58,7 @@ def test_what_is_not_known_is_left_open_and_told() -> None:
     assert "dp: GPUs / (tp·cp·pp = 8·1·2)" in said(panel, "unknown")
 
 
-def test_a_contradiction_is_told() -> None:
+def test_a_contradiction_is_told():
     panel = lp.explorer()
     odd = TOML.replace("tensor_parallel_degree = 8", "tensor_parallel_degree = 5")
     receive(panel, kind="settings", files=[["train.toml", odd], FILES[1]])
@@ -73,7 +71,7 @@ NONE += [[[f"{i}.toml", "a=1"] for i in range(40)]]
 
 
 @pytest.mark.parametrize("opened", [lp.explorer, lp.clinic])
-def test_files_that_are_none_change_nothing(opened: Any) -> None:
+def test_files_that_are_none_change_nothing(opened):
     panel = opened()
     before = panel.payload["values"]
     for files in NONE:
@@ -82,7 +80,7 @@ def test_files_that_are_none_change_nothing(opened: Any) -> None:
         assert panel.told == {}
 
 
-def test_the_clinic_explains_with_the_files_and_opens_the_explorer_on_them() -> None:
+def test_the_clinic_explains_with_the_files_and_opens_the_explorer_on_them():
     visit = lp.clinic("n_kv_heads must be divisible by the tensor parallel degree")
     receive(visit, kind="settings", files=FILES)
     fields = visit.payload["values"]
@@ -97,7 +95,7 @@ def test_the_clinic_explains_with_the_files_and_opens_the_explorer_on_them() -> 
     assert visit.explorer.told == visit.told
 
 
-def test_a_clinic_without_files_has_nothing_to_open() -> None:
+def test_a_clinic_without_files_has_nothing_to_open():
     told = receive(lp.clinic(), kind="open")
     assert told is not None
     assert told["what"] == "no files were read"

@@ -1,7 +1,5 @@
 """Memory as a rule of `check`: when it is judged, what it says, and fixes that fit, with their price."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from types import FunctionType, ModuleType
@@ -33,9 +31,9 @@ def finding_of(report: lp.Report) -> tuple[str, str] | None:
 
 
 @pytest.mark.parametrize("seq_len", [None, 8192])
-def test_a_layout_that_holds_too_much(seq_len: int | None) -> None:
+def test_a_layout_that_holds_too_much(seq_len):
     """405B over dp=64 alone: all of its weights and gradients on each rank."""
-    known: dict[str, Any] = {"gpus": 64, "seq_len": seq_len}
+    known = {"gpus": 64, "seq_len": seq_len}
     without = lp.check(B405, {"dp": 64}, **known)
     assert (without.ok, finding_of(without)) == (True, ("LP511", NOTE))
     assert "no GPU that is known holds that" in without.findings[0].message
@@ -45,7 +43,7 @@ def test_a_layout_that_holds_too_much(seq_len: int | None) -> None:
     assert named.errors == (named.memory,)
 
 
-def test_it_says_the_number_of_lp_memory(run: Any) -> None:
+def test_it_says_the_number_of_lp_memory(run):
     line = "--model llama3.1-70b --dp 64 --gpus 64 --seq-len 8192 --gpu h100-80gb"
     found = lp.memory(B70, {"dp": 64}, seq_len=8192)
     status, out, err = run(f"check {line}")
@@ -54,7 +52,7 @@ def test_it_says_the_number_of_lp_memory(run: Any) -> None:
     assert f"{found.worst.total_bytes / GIB:.2f} GiB >" in run(f"memory {line}")[1]
 
 
-def test_without_a_gpu_a_note_names_those_that_hold_it() -> None:
+def test_without_a_gpu_a_note_names_those_that_hold_it():
     told = lp.check(**WIDE).findings[0].message
     assert "that range is too wide to name GPUs: --framework would narrow it most: " in told
     named = WIDE | {"framework": "torchtitan"}
@@ -67,12 +65,12 @@ def test_without_a_gpu_a_note_names_those_that_hold_it() -> None:
     assert message.endswith(f"that fits {', '.join(holds)}{more}")
 
 
-def test_what_every_known_gpu_holds_is_not_worth_a_note() -> None:
+def test_what_every_known_gpu_holds_is_not_worth_a_note():
     assert lp.check(B8, {"tp": 8}, seq_len=8192).findings == ()
     assert finding_of(lp.check(B8, {"tp": 8})) is None
 
 
-def test_an_estimate_that_straddles_is_undecided_and_does_not_refuse() -> None:
+def test_an_estimate_that_straddles_is_undecided_and_does_not_refuse():
     report = lp.check(**WIDE, gpu="h100-80gb")
     assert (report.ok, finding_of(report)) == (True, ("LP512", WARNING))
     assert report.findings[0].why.startswith("--framework would narrow it most: ")
@@ -86,7 +84,7 @@ def test_an_estimate_that_straddles_is_undecided_and_does_not_refuse() -> None:
     assert (twice.ok, finding_of(twice)) == (False, ("LP511", ERROR))
 
 
-def test_without_a_sequence_length_activations_are_said_to_be_missing() -> None:
+def test_without_a_sequence_length_activations_are_said_to_be_missing():
     report = lp.check(B8, {"tp": 8}, gpu="h100-80gb")
     assert (report.ok, finding_of(report)) == (True, ("LP513", NOTE))
     states = ("gradients", *STATES)
@@ -96,7 +94,7 @@ def test_without_a_sequence_length_activations_are_said_to_be_missing() -> None:
     assert counted.bytes("activations", "logits and loss") == 0
 
 
-def test_a_framework_that_only_serves_is_not_refused_for_training() -> None:
+def test_a_framework_that_only_serves_is_not_refused_for_training():
     job = {"model": B70, "layout": {"tp": 4}, "seq_len": 8192, "gpu": "h100-80gb"}
     for name, framework in lp.FRAMEWORKS.items():
         report = lp.check(**job, framework=name)
@@ -106,7 +104,7 @@ def test_a_framework_that_only_serves_is_not_refused_for_training() -> None:
         assert (told in report.memory.why) == (not framework.trains)
 
 
-def test_a_judge_that_copies_kv_heads_is_counted_with_its_copies() -> None:
+def test_a_judge_that_copies_kv_heads_is_counted_with_its_copies():
     asked = {"model": B8, "layout": {"tp": 16}, "gpus_per_node": 16, "seq_len": 8192, "gpu": "a100-40gb"}
     assert lp.check(**asked).memory is None  # nothing to count: tp cuts through a head
     job = lp.check(**asked, framework="megatron-lm").job
@@ -116,10 +114,8 @@ def test_a_judge_that_copies_kv_heads_is_counted_with_its_copies() -> None:
     assert found.memory.high_bytes == said.high_bytes
 
 
-def test_without_a_gpu_nothing_is_counted_until_somebody_reads_the_findings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counted: list[Job] = []
+def test_without_a_gpu_nothing_is_counted_until_somebody_reads_the_findings(monkeypatch):
+    counted = []
     monkeypatch.setattr(memory_rule, "finding_of", lambda job, judge=None: counted.append(job))
     report = lp.check(B70, {"dp": 64}, gpus=64)
     assert (report.ok, report.errors, counted) == (True, (), [])
@@ -130,7 +126,7 @@ def test_without_a_gpu_nothing_is_counted_until_somebody_reads_the_findings(
 
 
 @pytest.mark.parametrize("value", ["h10", "H-100-80GB", "", 80, True, [1]])
-def test_a_gpu_that_is_not_known_is_refused(value: Any) -> None:
+def test_a_gpu_that_is_not_known_is_refused(value):
     with pytest.raises(lp.LayoutError, match=r"^gpu=.* is not known\n  why  known are a100-40gb, "):
         lp.check(B8, {}, gpu=value)
 
@@ -150,7 +146,7 @@ def test_a_gpu_that_is_not_known_is_refused(value: Any) -> None:
     ],
     ids=str,
 )
-def test_every_fix_fits_whatever_it_mends(job: dict[str, Any]) -> None:
+def test_every_fix_fits_whatever_it_mends(job):
     report = lp.check(**job, gpu="h100-80gb")
     offered = [(finding.rule, fix) for finding in report.findings for fix in finding.fixes]
     assert offered
@@ -167,7 +163,7 @@ def known(job: Job) -> dict[str, Any]:
     return {name: getattr(job, name) for name in Job.__dataclass_fields__ if name not in ("model", "layout")}
 
 
-def test_a_nearer_fix_that_does_not_fit_is_passed_over() -> None:
+def test_a_nearer_fix_that_does_not_fit_is_passed_over():
     """Of 64 GPUs for 405B, dp=8 is the nearest to turn; it fits no H100, and what is offered does."""
     job = {"model": B70, "layout": {"tp": 8}, "gpus": 16, "seq_len": 8192}
     nearest = lp.check(**job).fixes[0]
@@ -175,7 +171,7 @@ def test_a_nearer_fix_that_does_not_fit_is_passed_over() -> None:
     assert nearest.text not in [fix.text for fix in lp.check(**job, gpu="h100-80gb").fixes]
 
 
-def test_without_a_gpu_fixes_that_fit_none_come_last() -> None:
+def test_without_a_gpu_fixes_that_fit_none_come_last():
     job = {"model": B405, "layout": {"tp": 8}, "gpus": 64, "seq_len": 8192}
     report = lp.check(**job)
     room = [memory_rule.has_room(fix.job) for fix in report.fixes]
@@ -185,7 +181,7 @@ def test_without_a_gpu_fixes_that_fit_none_come_last() -> None:
 # -- the price -----------------------------------------------------------------------------------
 
 
-def test_flops_are_six_a_parameter_and_token_and_what_is_computed_again() -> None:
+def test_flops_are_six_a_parameter_and_token_and_what_is_computed_again():
     m = lp.model(B8)
     matmuls = m.n_params - m.vocab_size * m.dim - m.dim * (2 * m.n_layers + 1)
     attention = 6 * m.n_layers * 8192 * m.q_dim
@@ -206,19 +202,19 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
 @pytest.mark.parametrize("framework", [None, "megatron-lm"])
-def test_a_change_is_as_much_slower_as_cost_says(changes: dict[str, Any], framework: str | None) -> None:
+def test_a_change_is_as_much_slower_as_cost_says(changes, framework):
     job = Job.of(B8, {"tp": 2, "dp": 4}, gpus=8, seq_len=8192, global_batch=32, recompute="none")
     judge = None if framework is None else lp.FRAMEWORKS[framework]
     degrees = {name: value for name, value in changes.items() if name in lp.Layout.__dataclass_fields__}
     others = {name: value for name, value in changes.items() if name not in degrees}
     new = job.replace(layout=job.layout.replace(**degrees), **others)
-    known: dict[str, Any] = {"seq_len": 8192, "global_batch": 32, "framework": framework}
+    known = {"seq_len": 8192, "global_batch": 32, "framework": framework}
     before = lp.cost(B8, job.layout, recompute="none", **known)
     after = lp.cost(B8, new.layout, **{"recompute": "none", **known, **others})
     assert effect(job, new, judge).time == pytest.approx(after.step_seconds / before.step_seconds)
 
 
-def test_without_a_batch_both_jobs_have_the_usual_one() -> None:
+def test_without_a_batch_both_jobs_have_the_usual_one():
     job = Job.of(B8, {"pp": 4, "dp": 2}, seq_len=8192)
     new = job.replace(layout=job.layout.replace(pp=2, dp=4))
     before, after = (lp.cost(B8, each.layout, seq_len=8192) for each in (job, new))
@@ -226,7 +222,7 @@ def test_without_a_batch_both_jobs_have_the_usual_one() -> None:
     assert effect(job, new, None).time == pytest.approx(expected)
 
 
-def test_a_price_that_is_not_known_is_not_said() -> None:
+def test_a_price_that_is_not_known_is_not_said():
     job = Job.of(B8, {"tp": 2, "dp": 4})
     changed = job.replace(layout=lp.Layout(tp=8))
     assert effect(job, changed, None).text == ""
@@ -238,10 +234,10 @@ def test_a_price_that_is_not_known_is_not_said() -> None:
 # -- the pipeline of a job -------------------------------------------------------------------------
 
 
-def test_rounds_of_the_flexible_schedule_are_a_fact_of_the_job(run: Any) -> None:
+def test_rounds_of_the_flexible_schedule_are_a_fact_of_the_job(run):
     """In `check`, in both commands and in the panel it is the nc of `memory`."""
     layout = lp.Layout(pp=4, virtual_stages=2, dp=2)
-    known: dict[str, Any] = {"seq_len": 8192, "global_batch": 48, "micro_batch": 1, "schedule": "flexible"}
+    known = {"seq_len": 8192, "global_batch": 48, "micro_batch": 1, "schedule": "flexible"}
     known["nc"] = 6
     found = lp.memory(B70, layout, **known)
     assert found.high_bytes != lp.memory(B70, layout, **(known | {"nc": 4})).high_bytes
@@ -260,7 +256,7 @@ def test_rounds_of_the_flexible_schedule_are_a_fact_of_the_job(run: Any) -> None
     assert panel.report.job.nc is None
 
 
-def test_micro_batches_that_nobody_said_are_as_many_everywhere() -> None:
+def test_micro_batches_that_nobody_said_are_as_many_everywhere():
     job = Job.of(B8, {"pp": 4, "virtual_stages": 2, "dp": 2}, seq_len=1024)
     many = job.layout.usual_micro_batches
     assert many == 8
@@ -284,7 +280,7 @@ def weight(value: object) -> int:
     return total
 
 
-def test_what_is_remembered_of_jobs_stays_below_a_process_that_grows() -> None:
+def test_what_is_remembered_of_jobs_stays_below_a_process_that_grows():
     """A panel asks for thousands of jobs; one of 16 stages is a large one."""
     model, layout = lp.model("llama3.1-405b"), lp.Layout(tp=8, pp=16, dp=128)
     found = memory_rule.load_of(Job.of(model, layout, seq_len=8192, gpu="h100-80gb"))

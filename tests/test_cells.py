@@ -1,16 +1,13 @@
 """`%%ranks`: a cell of a notebook on real ranks."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from IPython.testing.globalipapp import start_ipython
-from torch import Tensor
 
 import llamapar as lp
 from llamapar.execution.engines.pool import close_pool
@@ -31,7 +28,7 @@ def summed(x):
 
 
 @pytest.fixture(scope="module")
-def shell() -> Iterator[Any]:
+def shell():
     ip = start_ipython()
     ip.run_line_magic("load_ext", "llamapar")
     ip.run_cell(NOTEBOOK)
@@ -52,7 +49,7 @@ def rows(found: Result) -> list[list[str]]:
     return [[str(cell) for cell in row] for row in found._table()[2]]
 
 
-def test_each_line_has_its_shapes_and_collectives(shell: Any) -> None:
+def test_each_line_has_its_shapes_and_collectives(shell):
     found = ran(
         shell, "tp=2 cp=2", "x = torch.ones(3, 32)", "y = summed(x)", "z = y[:, : rank + 1]", "y.sum()"
     )
@@ -77,7 +74,7 @@ def test_each_line_has_its_shapes_and_collectives(shell: Any) -> None:
     ]
 
 
-def test_what_each_collective_of_torch_sends(shell: Any) -> None:
+def test_what_each_collective_of_torch_sends(shell):
     """12 bytes over four ranks; of uneven pieces, all that a rank does not keep."""
     found = ran(
         shell,
@@ -111,7 +108,7 @@ def test_what_each_collective_of_torch_sends(shell: Any) -> None:
     ]
 
 
-def test_ranks_in_different_calls_of_one_group_are_not_compared(shell: Any) -> None:
+def test_ranks_in_different_calls_of_one_group_are_not_compared(shell):
     """Rank 0 rests after a scatter, in which only it gives tensors, and the others wait in the next call."""
     found = ran(
         shell,
@@ -126,7 +123,7 @@ def test_ranks_in_different_calls_of_one_group_are_not_compared(shell: Any) -> N
     assert found.out == {0: 0.0, 1: 3.0}, found
 
 
-def test_what_ranks_print_is_told_by_rank(shell: Any) -> None:
+def test_what_ranks_print_is_told_by_rank(shell):
     found = ran(
         shell, "tp=4", "import sys", "print('even' if rank % 2 == 0 else 'odd')", "sys.stderr.write('!')"
     )
@@ -139,7 +136,7 @@ def test_what_ranks_print_is_told_by_rank(shell: Any) -> None:
     ]
 
 
-def test_names_stay_on_the_ranks_also_after_an_error(shell: Any) -> None:
+def test_names_stay_on_the_ranks_also_after_an_error(shell):
     ran(shell, "tp=2", "mine = torch.full((2,), rank)")
     wrong = ran(shell, "tp=2", "wrong = mine @ wq")
     assert not wrong.ok
@@ -153,7 +150,7 @@ def test_names_stay_on_the_ranks_also_after_an_error(shell: Any) -> None:
     assert ran(shell, "tp=2", "mine").out == {0: 5, 1: 6}  # the notebook's has not changed
 
 
-def test_what_cannot_be_copied_is_named_and_what_is_not_read_stays(shell: Any) -> None:
+def test_what_cannot_be_copied_is_named_and_what_is_not_read_stays(shell):
     shell.run_cell("stream = (i for i in range(3))\nunread = (i for i in range(3))")
     found = ran(shell, "tp=2", "have = 'stream' in globals()", "if rank == 7:", "    stream", "have")
     assert found.out == {0: False, 1: False}
@@ -161,7 +158,7 @@ def test_what_cannot_be_copied_is_named_and_what_is_not_read_stays(shell: Any) -
     assert "not copied: stream, generator: " in found._table()[3]
 
 
-def test_a_dtensor_says_where_it_is(shell: Any) -> None:
+def test_a_dtensor_says_where_it_is(shell):
     found = ran(
         shell,
         "tp=2",
@@ -171,7 +168,7 @@ def test_a_dtensor_says_where_it_is(shell: Any) -> None:
     assert re.fullmatch(r"w: \[3, 4\] of \[6, 4\] float32, tp: S(hard)?\((dim=)?0\)", rows(found)[0][2])
 
 
-def test_a_rank_that_waits_is_named_with_its_line(shell: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_that_waits_is_named_with_its_line(shell, capsys):
     shell.run_cell("%%ranks tp=2 timeout=7\nif rank == 0:\n    dist.all_reduce(torch.ones(1))\ndone = 1")
     said = "".join(capsys.readouterr())
     assert "no progress for 5 s:" in said
@@ -189,14 +186,12 @@ def test_a_rank_that_waits_is_named_with_its_line(shell: Any, capsys: pytest.Cap
         ("tp=65", "1", "65"),
     ],
 )
-def test_bad_input_is_told(
-    shell: Any, line: str, cell: str, what: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_told(shell, line, cell, what, capsys):
     shell.run_cell(f"%%ranks {line}\n{cell}")
     assert what in "".join(capsys.readouterr())
 
 
-def test_a_cell_opens_in_watch(shell: Any) -> None:
+def test_a_cell_opens_in_watch(shell):
     found = ran(
         shell,
         "tp=2",
@@ -223,14 +218,14 @@ def test_a_cell_opens_in_watch(shell: Any) -> None:
         panel.set(tp=4)
 
 
-def test_the_line_that_raised_is_the_last_step(shell: Any) -> None:
+def test_the_line_that_raised_is_the_last_step(shell):
     found = ran(shell, "tp=2", "x = torch.ones(2, 3)", "if rank:", "    x @ x")
     (step,) = [step for step in lp.watch(found).film["steps"] if step["error"]]
     assert (step["line"], step["code"]) == (3, "x @ x")
     assert "RuntimeError" in step["error"]["1"]
 
 
-def test_html_is_escaped(shell: Any) -> None:
+def test_html_is_escaped(shell):
     found = ran(shell, "tp=2", "t = torch.ones(2)  # <script>", "'<b>bold</b>'")
     assert "<script>" not in found._repr_html_()
     assert "<b>bold" not in found._repr_html_()
@@ -246,8 +241,8 @@ BRANCHES: dict[str, Callable[[Any, Any], object]] = {
 
 
 @pytest.mark.parametrize("why", BRANCHES)
-def test_a_branch_on_the_rank_is_refused_where_all_ranks_share_one_python(why: str) -> None:
-    def program(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def test_a_branch_on_the_rank_is_refused_where_all_ranks_share_one_python(why):
+    def program(mesh, setting, x):
         BRANCHES[why](mesh.get_local_rank("tp"), dist.get_rank())
         return x
 
@@ -260,8 +255,8 @@ def test_a_branch_on_the_rank_is_refused_where_all_ranks_share_one_python(why: s
     assert dist.get_rank.__module__ == "torch.distributed.distributed_c10d"
 
 
-def test_arithmetic_with_the_rank_is_each_ranks_own() -> None:
-    def program(mesh: Any, setting: Any, x: Tensor) -> dict[str, Tensor]:
+def test_arithmetic_with_the_rank_is_each_ranks_own():
+    def program(mesh, setting, x):
         rank = mesh.get_local_rank("tp")
         assert rank < 2  # the same answer on all ranks
         first = torch.arange(rank * 4, (rank + 1) * 4)
@@ -272,7 +267,7 @@ def test_arithmetic_with_the_rank_is_each_ranks_own() -> None:
     assert [report.outputs["mine"].tolist() for report in result.reports] == [[0, 1, 2, 3], [5, 6, 7, 8]]
 
 
-def test_a_line_that_some_ranks_skip_stands_where_it_was_written(shell: Any) -> None:
+def test_a_line_that_some_ranks_skip_stands_where_it_was_written(shell):
     chain = (
         "if rank > 0: dist.recv(x, rank - 1)",
         "x = x + rank",

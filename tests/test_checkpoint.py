@@ -1,7 +1,5 @@
 """Checkpoints cut, gathered and cut again: bit for bit, and as torch and transformers read them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
@@ -55,17 +53,17 @@ DEGREES = range(1, 17)
 
 
 @pytest.fixture(autouse=True)
-def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_sync(monkeypatch):
     """Hundreds of small files: what they hold is looked at here, test_checkpoint_faults.py has the disk."""
     monkeypatch.setattr(atomic_write, "_sync", lambda path: None)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(tmp_path_factory):
     """The folder of a whole checkpoint of a model and dtype, made once."""
-    made: dict[tuple[ModelConfig, str], Path] = {}
+    made = {}
 
-    def folder(model: ModelConfig, dtype: str = "BF16") -> Path:
+    def folder(model, dtype="BF16"):
         if (model, dtype) not in made:
             path = tmp_path_factory.mktemp("whole") / "it"
             made[model, dtype] = save_hf(path, model, values(model, DTYPES[dtype]))
@@ -164,7 +162,7 @@ def options(case: Case) -> dict[str, Any]:
     return dict(tp=tp, pp=pp, padding=padding, format=form, kv_replication=tp > PRESETS[name].n_kv_heads)
 
 
-def test_what_is_cut_is_right_and_comes_back(whole: Whole, tmp_path: Path, counts: Counts) -> None:
+def test_what_is_cut_is_right_and_comes_back(whole, tmp_path, counts):
     chosen = random.Random(0).sample(CASES, counts(12, 50, len(CASES)))
     for i, case in enumerate(chosen):
         name, tp, pp, padding, form = case
@@ -185,7 +183,7 @@ def test_what_is_cut_is_right_and_comes_back(whole: Whole, tmp_path: Path, count
         shutil.rmtree(back)
 
 
-def test_every_dtype_and_split_of_one_model(whole: Whole, tmp_path: Path, counts: Counts) -> None:
+def test_every_dtype_and_split_of_one_model(whole, tmp_path, counts):
     model = tiny(n_layers=5)
     every = list(itertools.product(DTYPES, LAYER_SPLITS, (1, 2, 4, 8), (1, 2, 4), PADDINGS))
     for i, (dtype, split, tp, pp, padding) in enumerate(random.Random(2).sample(every, counts(12, 50, 600))):
@@ -201,8 +199,8 @@ def test_every_dtype_and_split_of_one_model(whole: Whole, tmp_path: Path, counts
         shutil.rmtree(back)
 
 
-def test_a_reshard_is_the_shard_of_the_gather(whole: Whole, tmp_path: Path, counts: Counts) -> None:
-    by_model: dict[str, list[Case]] = {}
+def test_a_reshard_is_the_shard_of_the_gather(whole, tmp_path, counts):
+    by_model = {}
     for case in CASES:
         by_model.setdefault(case[0], []).append(case)
     shuffled = random.Random(1)
@@ -221,7 +219,7 @@ def test_a_reshard_is_the_shard_of_the_gather(whole: Whole, tmp_path: Path, coun
 # -- KV heads ----------------------------------------------------------------------------------------
 
 
-def test_kv_heads_stored_twice_and_once_again(whole: Whole, tmp_path: Path) -> None:
+def test_kv_heads_stored_twice_and_once_again(whole, tmp_path):
     model = tiny()
     twice = checkpoint.gather(whole(model), tmp_path / "twice", n_kv_heads=8)
     assert twice.model
@@ -263,7 +261,7 @@ layers.0.attention.wk.weight: the copies in consolidated.00.pth and consolidated
 heads lie as 0, 1, …, 0, 1, … and not as 0, 0, 1, 1, …"""
 
 
-def test_heads_that_were_tiled_are_refused(tmp_path: Path) -> None:
+def test_heads_that_were_tiled_are_refused(tmp_path):
     model = tiny()
     source = tiled(model, tmp_path / "tiled", 8)
     assert checkpoint.inspect(source).ok  # every shape is right
@@ -275,7 +273,7 @@ def test_heads_that_were_tiled_are_refused(tmp_path: Path) -> None:
     assert len(found.problems) == 2 * model.n_layers  # wk and wv
 
 
-def test_two_stored_heads_that_are_not_one(tmp_path: Path) -> None:
+def test_two_stored_heads_that_are_not_one(tmp_path):
     model = tiny()
     held = dict(values(model))
     name = "model.layers.1.self_attn.v_proj.weight"
@@ -332,7 +330,7 @@ def meta_logits(model: ModelConfig, w: dict[str, torch.Tensor], tokens: torch.Te
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_transformers_and_metas_own_arithmetic_give_the_same_logits(tmp_path: Path, tied: bool) -> None:
+def test_transformers_and_metas_own_arithmetic_give_the_same_logits(tmp_path, tied):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     model = tiny(tied=tied, max_seq_len=64, dim=48)  # in heads 4 wide the way there is the way back
@@ -362,7 +360,7 @@ def test_transformers_and_metas_own_arithmetic_give_the_same_logits(tmp_path: Pa
 # -- what others wrote -------------------------------------------------------------------------------
 
 
-def test_an_embedding_cut_by_columns_as_metas_llama_2_has_it(tmp_path: Path) -> None:
+def test_an_embedding_cut_by_columns_as_metas_llama_2_has_it(tmp_path):
     model = small("llama2-7b")
     shards = []
     for rank in range(2):
@@ -381,7 +379,7 @@ def test_an_embedding_cut_by_columns_as_metas_llama_2_has_it(tmp_path: Path) -> 
     assert alike(together(tmp_path / "back"), values(model))
 
 
-def test_a_folder_of_torch_distributed_checkpoint_becomes_a_file_by_torch(tmp_path: Path) -> None:
+def test_a_folder_of_torch_distributed_checkpoint_becomes_a_file_by_torch(tmp_path):
     folder = tmp_path / "dcp"
     with warnings.catch_warnings():  # no process group is there
         warnings.simplefilter("ignore")
@@ -394,7 +392,7 @@ def test_a_folder_of_torch_distributed_checkpoint_becomes_a_file_by_torch(tmp_pa
     assert checkpoint.inspect(tmp_path / "model.pt", model=tiny()).ok
 
 
-def test_names_that_wrappers_put_before(whole: Whole, tmp_path: Path) -> None:
+def test_names_that_wrappers_put_before(whole, tmp_path):
     model = tiny()
     odd = {f"_orig_mod.module.{name}": tensor for name, tensor in values(model).items()}
     source = save_hf(tmp_path / "it", model, odd)
@@ -404,7 +402,7 @@ def test_names_that_wrappers_put_before(whole: Whole, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["hf", "meta"])
 @pytest.mark.parametrize("stored_twice", [False, True])
-def test_tied_embeddings(tmp_path: Path, form: str, stored_twice: bool) -> None:
+def test_tied_embeddings(tmp_path, form, stored_twice):
     model = small("llama3.2-1b")
     held = dict(values(model))
     if stored_twice:  # as older files have it
@@ -420,7 +418,7 @@ def test_tied_embeddings(tmp_path: Path, form: str, stored_twice: bool) -> None:
     assert json.loads((tmp_path / "back" / "config.json").read_text())["tie_word_embeddings"] is True
 
 
-def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
+def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path):
     model = tiny(dim=24, n_heads=6, n_kv_heads=3, ffn_dim=9)
     kinds = {p.hf_name: "F32" if p.key == "norm" else "F8_E4M3" for p in model.parameters()}
     odd = {name: values(model, DTYPES[kind])[name] for name, kind in kinds.items()}
@@ -431,7 +429,7 @@ def test_dtypes_of_one_checkpoint_are_kept_apart(tmp_path: Path) -> None:
     assert alike(together(tmp_path / "back"), odd)
 
 
-def test_pad_rows_of_a_source_never_reach_the_target(whole: Whole, tmp_path: Path) -> None:
+def test_pad_rows_of_a_source_never_reach_the_target(whole, tmp_path):
     """Somebody's trainer left numbers in its pad rows, and the target has more of them."""
     model, tp = tiny(), 2
     checkpoint.shard(whole(model), tmp_path / "theirs", tp=tp, padding="64", format="meta")
@@ -455,9 +453,7 @@ def test_pad_rows_of_a_source_never_reach_the_target(whole: Whole, tmp_path: Pat
 # -- what others read --------------------------------------------------------------------------------
 
 
-def test_one_file_and_several_with_an_index(
-    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_file_and_several_with_an_index(whole, tmp_path, monkeypatch):
     from transformers import LlamaForCausalLM
 
     model = tiny()
@@ -488,7 +484,7 @@ def test_one_file_and_several_with_an_index(
     assert one == several
 
 
-def test_torch_loads_a_reshard_and_places_it_alike(whole: Whole, tmp_path: Path) -> None:
+def test_torch_loads_a_reshard_and_places_it_alike(whole, tmp_path):
     """`distribute_tensor` of the padded whole gives each rank the bytes that our file has for it."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -515,7 +511,7 @@ def test_torch_loads_a_reshard_and_places_it_alike(whole: Whole, tmp_path: Path)
             torch.distributed.destroy_process_group()
 
 
-def test_fairscales_layers_hold_these_bytes(tmp_path: Path) -> None:
+def test_fairscales_layers_hold_these_bytes(tmp_path):
     """oracles/make_fairscale_load.py loaded such files into fairscale's layers on real ranks."""
     cases = oracle("fairscale_load")
     assert len(cases) == 3
@@ -536,7 +532,7 @@ def test_fairscales_layers_hold_these_bytes(tmp_path: Path) -> None:
 # -- configs -----------------------------------------------------------------------------------------
 
 
-def test_a_config_is_kept_with_all_that_it_says(whole: Whole, tmp_path: Path) -> None:
+def test_a_config_is_kept_with_all_that_it_says(whole, tmp_path):
     model = tiny()
     source = save_hf(tmp_path / "it", model)
     theirs = config_json(model) | {"eos_token_id": [7, 8], "torch_dtype": "bfloat16", "added": {"by": "hand"}}
@@ -548,7 +544,7 @@ def test_a_config_is_kept_with_all_that_it_says(whole: Whole, tmp_path: Path) ->
     assert json.loads((tmp_path / "wide" / "config.json").read_text()) == theirs | {"num_key_value_heads": 8}
 
 
-def test_qk_norms_are_copied_to_every_rank_and_back(tmp_path: Path) -> None:
+def test_qk_norms_are_copied_to_every_rank_and_back(tmp_path):
     """Norms over each head: a rank holds them whole. In Meta's order their pairs stand as in wq."""
     model = tiny(qk_norm=True)
     source = save_hf(tmp_path / "it", model)
@@ -568,7 +564,7 @@ def test_qk_norms_are_copied_to_every_rank_and_back(tmp_path: Path) -> None:
     assert rows[:4].tolist() == index.tolist()
 
 
-def test_a_config_that_is_not_this_models_is_not_kept(whole: Whole, tmp_path: Path) -> None:
+def test_a_config_that_is_not_this_models_is_not_kept(whole, tmp_path):
     model = tiny()
     source = save_hf(tmp_path / "it", model)
     for other in ({"model_type": "bloom"}, config_json(model.replace(n_layers=9))):
@@ -580,8 +576,8 @@ def test_a_config_that_is_not_this_models_is_not_kept(whole: Whole, tmp_path: Pa
 # -- what is refused ---------------------------------------------------------------------------------
 
 
-def test_progress_reaches_the_end_once(whole: Whole, tmp_path: Path) -> None:
-    seen: list[tuple[int, int]] = []
+def test_progress_reaches_the_end_once(whole, tmp_path):
+    seen = []
     made = checkpoint.shard(
         whole(tiny()), tmp_path / "new", tp=2, progress=lambda done, total: seen.append((done, total))
     )

@@ -1,7 +1,5 @@
 """Checkpoints killed, interrupted, out of disk, damaged, mixed up: told by name, and the old one is whole."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io
@@ -16,7 +14,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +105,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory):
     made = Server(tmp_path_factory.mktemp("server"))
     yield made
     made.close()
@@ -139,7 +137,7 @@ BEGUN = "llamapar: writing {}; if it is interrupted, it starts over\n"
 
 
 @pytest.mark.parametrize("options", [pytest.param(CUT, marks=pytest.mark.soak), META])
-def test_killed_at_any_moment(server: Server, tmp_path: Path, soak: bool, options: dict[str, Any]) -> None:
+def test_killed_at_any_moment(server, tmp_path, soak, options):
     """The target is there whole, or not at all; the same command makes it, whatever a killed one left."""
     first = whole(tmp_path / "first")
     checkpoint.shard(first, tmp_path / "old", tp=2, padding="megatron")
@@ -168,7 +166,7 @@ def test_killed_at_any_moment(server: Server, tmp_path: Path, soak: bool, option
     assert left
 
 
-def test_interrupted(server: Server, tmp_path: Path) -> None:
+def test_interrupted(server, tmp_path):
     old, new = whole(tmp_path / "old"), tmp_path / "new"
     child = server.start(*words(old, new, CUT), slow=0.05)
     begun(child, server, new)
@@ -180,7 +178,7 @@ def test_interrupted(server: Server, tmp_path: Path) -> None:
     assert checkpoint.verify(new, against=old).ok
 
 
-def test_two_at_once(server: Server, tmp_path: Path) -> None:
+def test_two_at_once(server, tmp_path):
     """Each writes a folder of its own; the one that is ready later touches nothing."""
     old, new = whole(tmp_path / "old"), tmp_path / "new"
     child = server.start(*words(old, new, CUT), slow=0.01)
@@ -199,17 +197,17 @@ def test_two_at_once(server: Server, tmp_path: Path) -> None:
 # -- what is read back -------------------------------------------------------------------------------
 
 
-def test_what_the_disk_gives_back_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_disk_gives_back_is_compared(tmp_path, monkeypatch):
     """A disk that changes one bit of what it is given."""
     old, opened = whole(tmp_path / "old"), Path.open
 
     class Faulty(io.FileIO):
-        def write(self, data: Any) -> int:
+        def write(self, data):
             wrong = bytearray(data)
             wrong[-1] ^= 1
             return super().write(wrong)
 
-    def faulty(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def faulty(path, mode="r", *args, **kwargs):
         return Faulty(path, "r+") if mode == "r+b" else opened(path, mode, *args, **kwargs)
 
     monkeypatch.setattr(Path, "open", faulty)
@@ -225,7 +223,7 @@ def test_what_the_disk_gives_back_is_compared(tmp_path: Path, monkeypatch: pytes
 # -- no room -----------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_too_small(tmp_path, monkeypatch):
     old, before = whole(tmp_path / "old"), contents(tmp_path / "old")
     usage = shutil._ntuple_diskusage(10**12, 10**12, 1000)  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
@@ -242,11 +240,11 @@ def test_a_disk_that_is_too_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("form", ["hf", "meta"])
-def test_a_disk_that_becomes_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+def test_a_disk_that_becomes_full(tmp_path, monkeypatch, form):
     old, before, room = whole(tmp_path / "old"), contents(tmp_path / "old"), [20_000]
 
     class Full(io.FileIO):
-        def write(self, data: Any) -> int:
+        def write(self, data):
             room[0] -= len(data)
             if room[0] < 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -254,7 +252,7 @@ def test_a_disk_that_becomes_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     opened = Path.open
 
-    def full(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+    def full(path, mode="r", *args, **kwargs):
         return Full(path, "r+") if mode == "r+b" else opened(path, mode, *args, **kwargs)
 
     with monkeypatch.context() as patch:
@@ -271,7 +269,7 @@ def test_a_disk_that_becomes_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 # -- where the new one should go ---------------------------------------------------------------------
 
 
-def test_a_target_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_target_that_cannot_be_made(tmp_path):
     old = whole(tmp_path / "old")
     (tmp_path / "file").write_text("mine")
     with pytest.raises(CheckpointError, match=r"/file: File exists\Z"):
@@ -280,7 +278,7 @@ def test_a_target_that_cannot_be_made(tmp_path: Path) -> None:
         checkpoint.gather(old, "/proc/new")
 
 
-def test_what_lies_beside_the_target_is_not_touched(tmp_path: Path) -> None:
+def test_what_lies_beside_the_target_is_not_touched(tmp_path):
     """Links and folders with names like those of unfinished ones; one of them is the source."""
     old, new, elsewhere = whole(tmp_path / "new.partial"), tmp_path / "new", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -293,10 +291,10 @@ def test_what_lies_beside_the_target_is_not_touched(tmp_path: Path) -> None:
     assert os.listdir(elsewhere) == ["model.safetensors"]
 
 
-def test_nobody_else_can_look_into_an_unfinished_one(tmp_path: Path) -> None:
+def test_nobody_else_can_look_into_an_unfinished_one(tmp_path):
     old, new, modes = whole(tmp_path / "old"), tmp_path / "new", set()
 
-    def progress(done: int, total: int) -> None:
+    def progress(done, total):
         modes.update(path.stat().st_mode & 0o777 for path in unfinished(new))
 
     checkpoint.gather(old, new, progress=progress)
@@ -325,7 +323,7 @@ KINDS = {"foreign hf": whole, "foreign meta": foreign_meta, "own hf": own_hf, "o
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+def kind(request, tmp_path):
     """A checkpoint of each kind that is written or read, freshly made."""
     return request.param, KINDS[request.param](tmp_path / "it")
 
@@ -334,7 +332,7 @@ def tensor_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix in (".pth", ".safetensors"))
 
 
-def test_cut_short(kind: tuple[str, Path], tmp_path: Path) -> None:
+def test_cut_short(kind, tmp_path):
     _, folder = kind
     file = tensor_files(folder)[-1]
     data = file.read_bytes()
@@ -373,7 +371,7 @@ NUMBERED = {
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc are Linux's")
 @pytest.mark.parametrize("name", few(NUMBERED, 1))
-def test_a_number_in_a_name_takes_no_memory(tmp_path: Path, name: str) -> None:
+def test_a_number_in_a_name_takes_no_memory(tmp_path, name):
     (tmp_path / name).touch()
     command = [sys.executable, "-c", LIMITED, str(PROJECT), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -398,9 +396,7 @@ def said(call: Callable[[], str]) -> str:
         return str(problem)
 
 
-def test_a_flipped_bit_is_found_wherever_it_is(
-    kind: tuple[str, Path], tmp_path: Path, counts: Callable[[int, int, int], int]
-) -> None:
+def test_a_flipped_bit_is_found_wherever_it_is(kind, tmp_path, counts):
     """Refused by gather or by verify, or without any meaning: then the result is right all the same."""
     name, folder = kind
     checkpoint.gather(folder, tmp_path / "reference")
@@ -447,7 +443,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(
 # -- files that do not belong together ---------------------------------------------------------------
 
 
-def test_a_shard_of_another_step(tmp_path: Path) -> None:
+def test_a_shard_of_another_step(tmp_path):
     folder = foreign_meta(tmp_path / "it")
     later = save_hf(tmp_path / "later", MODEL, values(MODEL, seed=1))
     checkpoint.shard(later, tmp_path / "later cut", **META)
@@ -485,7 +481,7 @@ def of_names(folder: Path, names: list[str]) -> Path:
     return folder / "model.safetensors"
 
 
-def test_a_header_of_many_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_of_many_strangers(tmp_path, monkeypatch):
     """However many names no model has: they are looked at once, not under each way to cut a model."""
     file = of_names(tmp_path / "old", [f"odd.x{i}.w" for i in range(5000)])
     asked = []
@@ -498,12 +494,12 @@ def test_a_header_of_many_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(str(found)) < 20_000
 
 
-def test_a_header_of_many_names_is_read_without_a_search_for_circles(tmp_path: Path) -> None:
+def test_a_header_of_many_names_is_read_without_a_search_for_circles(tmp_path):
     """Python's collector looks at all objects again and again while they are made: half of the time."""
     file = of_names(tmp_path / "old", [f"model.layers.{i}.x" for i in range(20_000)])
     begun = []
 
-    def note(phase: str, info: dict[str, int]) -> None:
+    def note(phase, info):
         begun.append(info["generation"])
 
     gc.callbacks.append(note)
@@ -518,7 +514,7 @@ def test_a_header_of_many_names_is_read_without_a_search_for_circles(tmp_path: P
 
 
 @pytest.mark.parametrize("code", [b"N", b"}", b"]"])
-def test_opcodes_take_little(code: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opcodes_take_little(code, monkeypatch):
     """Ten million are refused, and what was read until then took a few bytes for each."""
     assert pickles.MAX_STEPS < 10**7
     monkeypatch.setattr(pickles, "MAX_STEPS", 10**5)

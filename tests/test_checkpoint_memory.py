@@ -1,7 +1,5 @@
 """What checkpoints cost: memory that does not grow with them, and a look into 800 GB by headers alone."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import shutil
@@ -63,7 +61,7 @@ def laid_out(folder: Path, model: lp.ModelConfig) -> int:
 
 
 @pytest.mark.soak
-def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
     model = lp.model("llama3.2-1b").replace(n_layers=12, vocab_size=32001, ffn_dim=8192, tied=False)
     largest = laid_out(tmp_path / "whole", model)
     done = subprocess.run(
@@ -78,7 +76,7 @@ def test_memory_does_not_grow_with_the_checkpoint(tmp_path: Path) -> None:
     print({name: f"{n / 1e6:.0f} MB" for name, n in told.items()}, f"limit {limit / 1e6:.0f} MB")
 
 
-def test_the_measure_sees_what_is_allocated(tmp_path: Path) -> None:
+def test_the_measure_sees_what_is_allocated(tmp_path):
     file = tmp_path / "x"
     file.write_bytes(bytes(2**25))
     with Peak() as peak:
@@ -138,7 +136,7 @@ def shards_of_405b(folder: Path) -> int:
         pytest.param(shards_of_405b, False, marks=pytest.mark.soak),
     ],
 )
-def test_405b_in_some_seconds(tmp_path: Path, make: Any, config: bool) -> None:
+def test_405b_in_some_seconds(tmp_path, make, config):
     size = make(tmp_path / "it")
     if not config:
         next(p for p in (tmp_path / "it").iterdir() if p.name in ("config.json", "params.json")).unlink()

@@ -1,7 +1,5 @@
 """Torch's zip files: what is read is what torch wrote, what is laid out is what torch reads, and no trust."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import random
@@ -67,7 +65,7 @@ def refusal(path: Path) -> str:
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def test_what_torch_wrote_is_read(tmp_path: Path) -> None:
+def test_what_torch_wrote_is_read(tmp_path):
     state = some()
     found = pth.read_pth(saved(tmp_path / "a.pth", state))
     tensors = {name: t for name, t in state.items() if isinstance(t, torch.Tensor)}
@@ -81,7 +79,7 @@ def test_what_torch_wrote_is_read(tmp_path: Path) -> None:
     assert found["later rows"].crc32 is None, "the checksum is that of all rows"
 
 
-def test_a_checksum_that_was_not_computed_is_not_known(tmp_path: Path) -> None:
+def test_a_checksum_that_was_not_computed_is_not_known(tmp_path):
     from torch.serialization import set_crc32_options
 
     set_crc32_options(False)
@@ -92,7 +90,7 @@ def test_a_checksum_that_was_not_computed_is_not_known(tmp_path: Path) -> None:
     assert {stored.crc32 for stored in pth.read_pth(path).values()} == {None}
 
 
-def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path: Path) -> None:
+def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path):
     inner = {"w": torch.ones(2)}
     assert list(pth.read_pth(saved(tmp_path / "a.pth", {"model": inner, "step": 3}))) == ["w"]
     module = torch.nn.Linear(2, 3)
@@ -129,7 +127,7 @@ AGAIN = (
 )
 
 
-def test_what_is_no_zip_of_torch(tmp_path: Path) -> None:
+def test_what_is_no_zip_of_torch(tmp_path):
     old = tmp_path / "old.pth"
     torch.save({"w": torch.ones(2)}, old, _use_new_zipfile_serialization=False)
     assert refusal(old) == AGAIN
@@ -141,7 +139,7 @@ def test_what_is_no_zip_of_torch(tmp_path: Path) -> None:
     assert refusal(tmp_path / "pipe.pth") == "FILE is no file, or is not there"
 
 
-def test_zips_that_torch_would_not_write(tmp_path: Path) -> None:
+def test_zips_that_torch_would_not_write(tmp_path):
     path = saved(tmp_path / "a.pth", {"w": torch.zeros(400)})
     packed = rezipped(path, lambda _, old: old, compression=zipfile.ZIP_DEFLATED)
     assert refusal(packed) == "FILE holds 'a/data.pkl' compressed\n  why  torch.save never compresses"
@@ -156,7 +154,7 @@ def test_zips_that_torch_would_not_write(tmp_path: Path) -> None:
     assert refusal(bare) == "FILE is a zip file without data.pkl\n  why  torch.save writes one"
 
 
-def test_a_directory_of_terabytes_is_not_read(tmp_path: Path) -> None:
+def test_a_directory_of_terabytes_is_not_read(tmp_path):
     """A sparse file, whose end says that its directory fills all of it."""
     path, size = tmp_path / "a.pth", 2**42
     with path.open("wb") as out:
@@ -171,7 +169,7 @@ def test_a_directory_of_terabytes_is_not_read(tmp_path: Path) -> None:
     tracemalloc.stop()
 
 
-def test_sizes_are_those_of_the_records(tmp_path: Path) -> None:
+def test_sizes_are_those_of_the_records(tmp_path):
     path = saved(tmp_path / "a.pth", {"w": torch.ones(4)})
     short = rezipped(path, lambda name, old: old[:-4] if name.endswith("data/0") else old)
     assert refusal(short) == "FILE: 'w' takes 16 bytes\n  why  its record in the file has 12"
@@ -189,14 +187,14 @@ def test_sizes_are_those_of_the_records(tmp_path: Path) -> None:
     )
 
 
-def test_a_transposed_view_is_named(tmp_path: Path) -> None:
+def test_a_transposed_view_is_named(tmp_path):
     assert refusal(saved(tmp_path / "a.pth", {"w": torch.ones(4, 3).T})) == (
         "FILE: 'w' is a view with strides [1, 3] of [3, 4]\n"
         "  why  only rows that lie one after another are read; save tensor.contiguous()"
     )
 
 
-def test_overlapping_records(tmp_path: Path) -> None:
+def test_overlapping_records(tmp_path):
     # the header of the second record is put inside the data of the first
     path = tmp_path / "a.pth"
     wide = {"w": torch.zeros(64), "x": torch.ones(4)}
@@ -214,7 +212,7 @@ def test_overlapping_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_nothing_is_executed(tmp_path: Path, protocol: int) -> None:
+def test_nothing_is_executed(tmp_path, protocol):
     path = pickled(tmp_path, pickle.dumps({"w": Evil(tmp_path / "executed")}, protocol))
     assert re.match(
         r"FILE: its pickle (names 'posix.system', which no plain checkpoint holds\n"
@@ -263,7 +261,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_hostile_pickles(tmp_path: Path, name: str) -> None:
+def test_hostile_pickles(tmp_path, name):
     data, expected = BOMBS[name]
     path = pickled(tmp_path, data)
     tracemalloc.start()
@@ -302,7 +300,7 @@ def damaged(data: bytes, seeded: random.Random) -> bytes:
     return bytes(made)
 
 
-def test_damage_anywhere(tmp_path: Path, counts: Callable[[int, int, int], int]) -> None:
+def test_damage_anywhere(tmp_path, counts):
     """Nothing but CheckpointError is raised, and no pickle fills the memory."""
     seeded = random.Random(5)
     saved(tmp_path / "a.pth", some())
@@ -356,7 +354,7 @@ def state_to_write() -> dict[str, torch.Tensor]:
     }
 
 
-def test_what_is_laid_out_is_what_torch_loads(tmp_path: Path) -> None:
+def test_what_is_laid_out_is_what_torch_loads(tmp_path):
     path, state = tmp_path / "consolidated.00.pth", state_to_write()
     filled(path, state, {"head": "z"})
     found = torch.load(path, weights_only=True)
@@ -374,7 +372,7 @@ def test_what_is_laid_out_is_what_torch_loads(tmp_path: Path) -> None:
     assert (tmp_path / "another name.pth").read_bytes() == path.read_bytes()
 
 
-def test_records_past_4_gib(tmp_path: Path) -> None:
+def test_records_past_4_gib(tmp_path):
     path = tmp_path / "a.pth"
     tracemalloc.start()
     shapes = {"a": ("U8", (2**32 + 5,)), "b": ("BF16", (2**31, 2)), "c": ("F32", (3,))}

@@ -1,7 +1,5 @@
 """Panels as widgets: what they show are traits that code, links and the browser set alike."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -29,7 +27,7 @@ def heard(panel: Any) -> list[tuple[str, object, object]]:
 
 
 @pytest.mark.parametrize("name", PANELS)
-def test_code_a_link_and_the_browser_set_one_trait(name: str) -> None:
+def test_code_a_link_and_the_browser_set_one_trait(name):
     panel = PANELS[name]()
     assert {"tp", "model"} <= set(panel.traits(sync=True))
     assert isinstance(panel.layout, ipywidgets.Layout)
@@ -54,7 +52,7 @@ def test_code_a_link_and_the_browser_set_one_trait(name: str) -> None:
 
 @pytest.mark.parametrize("name", PANELS)
 @pytest.mark.parametrize("wrong", [0, 2.5, "x", True])
-def test_no_value_is_refused_in_the_words_of_set_and_nothing_changes(name: str, wrong: Any) -> None:
+def test_no_value_is_refused_in_the_words_of_set_and_nothing_changes(name, wrong):
     panel = PANELS[name]()
     seen, payload = heard(panel), panel.payload
     with pytest.raises(lp.LlamaparError, match=r"^tp=.* a whole number") as by_set:
@@ -69,16 +67,16 @@ def test_no_value_is_refused_in_the_words_of_set_and_nothing_changes(name: str, 
     assert (panel.tp, panel.payload, seen) == (2, payload, [])
 
 
-def test_a_layout_that_the_rules_refuse_is_a_state() -> None:
+def test_a_layout_that_the_rules_refuse_is_a_state():
     for panel in (lp.explorer("llama3-8b"), lp.live("heads")):
         panel.tp = 3
         assert panel.tp == panel.payload["values"]["tp"] == 3
 
 
-def test_value_is_the_job_the_record_the_tape_and_the_explanation() -> None:
+def test_value_is_the_job_the_record_the_tape_and_the_explanation():
     explorer, live = PANELS["explorer"](), PANELS["live"]()
     assert explorer.value == explorer.job == explorer.report.job
-    jobs: list[Any] = []
+    jobs = []
     moving = ipywidgets.interactive(lambda job, heads: jobs.append((job, heads)), job=explorer, heads=live)
     moving.update()
     explorer.set(tp=4, n_heads=16, n_kv_heads=4)
@@ -106,7 +104,7 @@ def test_value_is_the_job_the_record_the_tape_and_the_explanation() -> None:
             panel.value = 3
 
 
-def test_a_directional_link_drives_a_panel_and_is_not_driven() -> None:
+def test_a_directional_link_drives_a_panel_and_is_not_driven():
     slider, panel = ipywidgets.IntSlider(4, 1, 8), lp.explorer("llama3-8b", tp=2)
     ipywidgets.dlink((slider, "value"), (panel, "tp"))
     assert panel.tp == 4
@@ -116,11 +114,11 @@ def test_a_directional_link_drives_a_panel_and_is_not_driven() -> None:
     assert panel.job.layout.tp == 1
 
 
-def test_observers_are_called_once_the_panel_is_free() -> None:
+def test_observers_are_called_once_the_panel_is_free():
     """One that waits for another thread, which moves a panel itself, ends."""
     panel, other = PANELS["live"](), lp.live("vocab", "llama3.1-70b", tp=4)
 
-    def elsewhere(_: object) -> None:
+    def elsewhere(_):
         thread = threading.Thread(target=other.set, kwargs={"tp": 8}, daemon=True)
         thread.start()
         thread.join(20)
@@ -131,10 +129,10 @@ def test_observers_are_called_once_the_panel_is_free() -> None:
     assert (panel.tp, other.tp) == (4, 8)
 
 
-def test_an_observer_that_raises_keeps_nothing_from_the_others() -> None:
+def test_an_observer_that_raises_keeps_nothing_from_the_others():
     panel, told = PANELS["explorer"](), []
 
-    def broken(_: object) -> None:
+    def broken(_):
         raise ZeroDivisionError
 
     panel.observe(broken, "tp")
@@ -144,7 +142,7 @@ def test_an_observer_that_raises_keeps_nothing_from_the_others() -> None:
     assert len(told) == 1
 
 
-def test_a_step_of_a_watched_program_is_a_trait_and_no_payload() -> None:
+def test_a_step_of_a_watched_program_is_a_trait_and_no_payload():
     panel = PANELS["watch"]()
     steps, payload, past = panel.film["steps"], panel.payload, panel.past
     back = next(n for n, step in enumerate(steps) if step["phase"] != "forward")
@@ -161,10 +159,10 @@ def test_a_step_of_a_watched_program_is_a_trait_and_no_payload() -> None:
     assert panel.payload["values"]["step"] == panel.step == begins
 
 
-def test_a_guess_is_the_value_of_its_box() -> None:
+def test_a_guess_is_the_value_of_its_box():
     right = GuessVerdict(True, "yes", "8", truth="8", value=8)
     panel = Box(BoxQuestion("how many?", "number", lambda _: right, hints=("few",)))
-    answers: list[object] = []
+    answers = []
     panel.observe(lambda change: answers.append(change.new), "value")
     assert (panel.value, panel.hints) == (None, 0)
     panel.set(guess="8")

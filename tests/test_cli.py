@@ -1,7 +1,5 @@
 """The command line but for `run`: its answers, its refusals, and its behaviour among other programs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -12,7 +10,6 @@ import subprocess
 import sys
 from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,7 +39,7 @@ def shell(command: str, environment: dict[str, str] | None = None) -> subprocess
     )
 
 
-def test_a_choice_is_a_flag_only_where_the_command_has_it(run: Any, tmp_path: Path) -> None:
+def test_a_choice_is_a_flag_only_where_the_command_has_it(run, tmp_path):
     path = tmp_path / "model.json"
     path.write_text(json.dumps({**MODEL, "n_layers": 0}))
     refused = "llamapar: n_layers=0: n_layers must be a whole number from 1 to 16384\n  try  n_layers=1\n"
@@ -54,7 +51,7 @@ def test_a_choice_is_a_flag_only_where_the_command_has_it(run: Any, tmp_path: Pa
 # -- model ---------------------------------------------------------------------------------------
 
 
-def test_model_says_every_dimension(run: Any) -> None:
+def test_model_says_every_dimension(run):
     model = lp.model("llama3.1-405b")
     status, out, err = run("model llama3.1-405b --json")
     told = json.loads(out)
@@ -66,7 +63,7 @@ def test_model_says_every_dimension(run: Any) -> None:
     assert f"parameters      {total:,}\n" in run("model llama3.1-405b")[1]
 
 
-def test_inventory_holds_every_parameter(run: Any) -> None:
+def test_inventory_holds_every_parameter(run):
     told = json.loads(run("model llama3.2-1b --inventory --tp 4 --pp 3 --json")[1])
     assert sum(math.prod(tensor["shape"]) for tensor in told["inventory"]) == told["parameters"]
     assert {tensor["stage"] for tensor in told["inventory"]} == {0, 1, 2}
@@ -80,7 +77,7 @@ def test_inventory_holds_every_parameter(run: Any) -> None:
     assert re.split(r" {2,}", row) == cells
 
 
-def test_model_from_a_file(run: Any, tmp_path: Path) -> None:
+def test_model_from_a_file(run, tmp_path):
     config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     config |= {"intermediate_size": 96, "vocab_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -92,7 +89,7 @@ def test_model_from_a_file(run: Any, tmp_path: Path) -> None:
 # -- check ---------------------------------------------------------------------------------------
 
 
-def test_incident_5(run: Any) -> None:
+def test_incident_5(run):
     layout = lp.Layout(tp=8, cp=16, pp=16, dp=4)
     report = lp.check("llama3.1-405b", layout, gpus=16384, seq_len=131072)
     assert run(INCIDENT_5) == (1, f"{report}\n", "")
@@ -112,11 +109,11 @@ def test_incident_5(run: Any) -> None:
     assert (status, json.loads(out)["ok"]) == (0, True)
 
 
-def test_every_option_reaches_the_job(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_reaches_the_job(run, monkeypatch):
     check, seen = lp.check, list[lp.Report]()
 
     @wraps(check)
-    def watched(*arguments: Any, **options: Any) -> lp.Report:
+    def watched(*arguments, **options):
         seen.append(check(*arguments, **options))
         return seen[-1]
 
@@ -139,7 +136,7 @@ def test_every_option_reaches_the_job(run: Any, monkeypatch: pytest.MonkeyPatch)
     assert seen[0].judge is lp.FRAMEWORKS["megatron-lm"]
 
 
-def test_numbers_and_names_as_people_write_them(run: Any) -> None:
+def test_numbers_and_names_as_people_write_them(run):
     plain = "check --model llama3.1-8b --tp 8 --gpus 16384 --seq-len 131072 --batch-tokens 16777216 --json"
     typed = "check --model meta-llama/Llama-3.1-8B --tp 8 --gpus 16,384 --seq-len 128K --batch-tokens 16M"
     status, out, err = run(plain)
@@ -157,7 +154,7 @@ def test_numbers_and_names_as_people_write_them(run: Any) -> None:
 # -- ranks ---------------------------------------------------------------------------------------
 
 
-def test_ranks(run: Any) -> None:
+def test_ranks(run):
     status, out, _ = run("ranks --tp 8 --cp 16 --pp 16 --dp 8 --rank 12345 --json")
     assert status == 0
     groups = {"tp": range(12344, 12352), "cp": range(12289, 12410, 8)}
@@ -180,7 +177,7 @@ JOB_LAYOUT = lp.Layout(tp=8, pp=16, dp=128)
 
 
 @pytest.mark.parametrize(("gpu", "status"), [("h100-80gb", 1), ("h200-141gb", 0)])
-def test_memory_is_the_record_and_the_gpu_decides(run: Any, gpu: str, status: int) -> None:
+def test_memory_is_the_record_and_the_gpu_decides(run, gpu, status):
     line = f"{JOB} --gpu {gpu} --framework torchtitan --recompute selective"
     known = {"gpu": gpu, "framework": "torchtitan", "recompute": "selective"}
     found = lp.memory("llama3.1-405b", JOB_LAYOUT, seq_len=8192, global_batch=2048, **known)
@@ -190,7 +187,7 @@ def test_memory_is_the_record_and_the_gpu_decides(run: Any, gpu: str, status: in
     assert run(f"{line} --zero 1 --schedule 1f1b --json")[1] == out  # the defaults
 
 
-def test_memory_takes_what_check_takes_and_counts_by_the_framework(run: Any) -> None:
+def test_memory_takes_what_check_takes_and_counts_by_the_framework(run):
     line = "memory --model llama3.1-8b --tp 8 --pp 2 --dp 2 --seq-len 4096 --zero 2 --json"
     facts = "--gpus 32 --gpus-per-node 4 --batch-tokens 1M --quant-group 32 --order megatron-lm"
     assert run(f"{line} {facts}")[1] == run(line)[1]
@@ -209,7 +206,7 @@ def test_memory_takes_what_check_takes_and_counts_by_the_framework(run: Any) -> 
 
 
 @pytest.mark.parametrize(("memory_gib", "status"), [(64, 1), (128, 0)])
-def test_loading(run: Any, memory_gib: int, status: int) -> None:
+def test_loading(run, memory_gib, status):
     line = f"loading --model llama3.1-405b --nodes 2 --memory-gib {memory_gib}"
     found = lp.loading("llama3.1-405b", nodes=2, memory_gib=memory_gib)
     found_status, text, err = run(line)
@@ -223,14 +220,14 @@ def test_loading(run: Any, memory_gib: int, status: int) -> None:
     assert run(f"loading --model llama3-8b {named} --json") == plain
 
 
-def test_the_least_memory_that_is_offered_is_taken(run: Any) -> None:
+def test_the_least_memory_that_is_offered_is_taken(run):
     offered = run("loading --model tiny --memory-gib 0")[2].splitlines()[-1].removeprefix("  try  ")
     assert offered == "--memory-gib 0.0009765625"
     assert run(f"loading --model tiny {offered}")[0] == 1
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_every_schedule_is_that_of_python(run: Any, name: str) -> None:
+def test_every_schedule_is_that_of_python(run, name):
     made = lp.schedule(name, pp=4, micro_batches=8)
     command = f"schedule {name} --pp 4 --micro-batches 8"
     status, out, _ = run(f"{command} --json")
@@ -241,7 +238,7 @@ def test_every_schedule_is_that_of_python(run: Any, name: str) -> None:
     assert run(command) == (0, f"{made.timeline()}\n", "")
 
 
-def test_rounds_of_the_flexible_schedule(run: Any) -> None:
+def test_rounds_of_the_flexible_schedule(run):
     out = run("schedule flexible --pp 4 --virtual-stages 2 --micro-batches 12 --nc 6 --json")[1]
     assert json.loads(out)["in_flight"] == [13, 11, 9, 7]
 
@@ -251,9 +248,7 @@ EXAMPLES = [line.strip() for each in ROWS for line in each.example.splitlines()]
 
 
 @pytest.mark.parametrize("line", [line for line in EXAMPLES if ".toml" not in line])
-def test_an_example_of_a_help_works(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
+def test_an_example_of_a_help_works(run, tmp_path, monkeypatch, line):
     monkeypatch.chdir(tmp_path)  # where an example may write its files
     status, out, err = run(line.removeprefix("llamapar "))
     assert status in (0, 1), err
@@ -263,7 +258,7 @@ def test_an_example_of_a_help_works(
 # -- refusals: those of tests/texts/commands.txt, and -----------------------------------------------
 
 
-def test_a_number_of_5000_digits_is_refused(refused: Any) -> None:
+def test_a_number_of_5000_digits_is_refused(refused):
     refused(f"check --model tiny --tp {'9' * 5000}", "tp=inf: tp must be a whole number", "--tp 1048576")
 
 
@@ -277,7 +272,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_hostile_file(run: Any, tmp_path: Path, kind: str) -> None:
+def test_hostile_file(run, tmp_path, kind):
     path = tmp_path / "config.json"
     path.write_text(HOSTILE[kind])
     status, out, err = run(["check", "--model", str(path), "--json"])
@@ -287,14 +282,14 @@ def test_hostile_file(run: Any, tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/dev/null", "no/such/file.json", "a\x00b", "x" * 5000])
-def test_unreadable_path(run: Any, path: str) -> None:
+def test_unreadable_path(run, path):
     status, out, err = run(["model", path])
     assert (status, out) == (2, "")
     assert err.startswith("llamapar: ")
     assert len(err.splitlines()[0]) < 300
 
 
-def test_a_name_cannot_write_to_the_terminal(run: Any) -> None:
+def test_a_name_cannot_write_to_the_terminal(run):
     config = {**dict.fromkeys(("dim", "n_heads", "n_kv_heads", "ffn_dim", "vocab_size", "n_layers"), 4)}
     _, out, _ = run(["check", "--model", json.dumps({**config, "name": "\x1b[31mred\x07"})])
     assert out.startswith("\\x1b[31mred\\x07  tp=1")
@@ -304,7 +299,7 @@ _PIECES = st.text(max_size=12) | st.sampled_from(["--", "--tp=--", "--model=--",
 
 
 @given(st.lists(_PIECES, max_size=6), st.sampled_from(["check", "model", "ranks", "checkpoint inspect"]))
-def test_any_words_are_answered(given_words: list[str], command: str) -> None:
+def test_any_words_are_answered(given_words, command):
     with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
         assert cli.main([*command.split(), *given_words]) in (0, 1, 2)
 
@@ -313,7 +308,7 @@ _WORDS = ["0", "1", "2", "3", "8", "16", "100", "1048576", "-1", "1.5", "nan", "
 
 
 @given(st.lists(st.tuples(st.sampled_from(list(OPTIONS)), st.sampled_from(_WORDS)), max_size=6))
-def test_any_options_are_answered(pairs: list[tuple[str, str]]) -> None:
+def test_any_options_are_answered(pairs):
     options = [word for name, value in pairs for word in (f"--{name.replace('_', '-')}", value)]
     with open(os.devnull, "w") as sink, contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
         assert cli.main(["check", "--model", "llama3-8b", *options]) in (0, 1, 2)
@@ -334,7 +329,7 @@ LEAVES = {
 
 
 @pytest.mark.parametrize("command", ["", "checkpoint", *LEAVES])
-def test_help(run: Any, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_help(run, monkeypatch, command):
     status, out, err = run(f"{command} --help")
     assert (status, err) == (0, "")
     assert "example:\n  llamapar " in out
@@ -353,9 +348,7 @@ def test_help(run: Any, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["check llama3-8b --tp 16", "model llama3-8bx"])
-def test_an_answer_and_a_refusal_keep_to_columns(
-    run: Any, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
+def test_an_answer_and_a_refusal_keep_to_columns(run, monkeypatch, line):
     wide = "".join(run(line)[1:])
     monkeypatch.setenv("COLUMNS", "60")
     narrow = "".join(run(line)[1:])
@@ -367,46 +360,44 @@ def test_an_answer_and_a_refusal_keep_to_columns(
 @pytest.mark.parametrize(
     "line", ["check MODEL --tp 2", "memory MODEL --seq-len 8", "cost MODEL --seq-len 8", "loading MODEL"]
 )
-def test_the_model_is_a_word_or_an_option(run: Any, line: str) -> None:
+def test_the_model_is_a_word_or_an_option(run, line):
     word, option = (run(line.replace("MODEL", model)) for model in ("tiny", "--model tiny"))
     assert word == option
     assert word[1] != ""
 
 
-def test_cost_takes_the_gpus_that_there_are(run: Any, refused: Any) -> None:
+def test_cost_takes_the_gpus_that_there_are(run, refused):
     assert run("cost tiny --tp 2 --gpus 2 --seq-len 8") == run("cost tiny --tp 2 --seq-len 8")
     too_few = "tp·cp·pp·dp = 2·1·1·1 = 2, but there are 8 GPUs"
     refused("cost tiny --tp 2 --gpus 8 --seq-len 8", too_few, "dp=4")
 
 
-def test_version(run: Any) -> None:
+def test_version(run):
     assert run("--version") == (0, f"llamapar {lp.__version__}\n", "")
 
 
-def test_a_reader_that_leaves() -> None:
+def test_a_reader_that_leaves():
     for command in (f"llamapar {INCIDENT_5}", "llamapar model llama3.1-405b --inventory", "llamapar --help"):
         done = shell(f"{command} | head -n 1; echo ${{PIPESTATUS[0]}}")
         assert done.stderr == b""
         assert done.stdout.splitlines()[-1] == (b"1" if "check" in command else b"0")
 
 
-def test_a_full_disk() -> None:
+def test_a_full_disk():
     done = shell("llamapar ranks > /dev/full")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr == b"llamapar: cannot write: No space left on device\n"
 
 
 @pytest.mark.parametrize("command", ["", "checkpoint", "check"])
-def test_a_help_that_cannot_be_written_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
+def test_a_help_that_cannot_be_written_says_so(monkeypatch, capsys, command):
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert cli.main([*command.split(), "--help"]) == 2
     assert capsys.readouterr().err == "llamapar: cannot write: No space left on device\n"
 
 
-def test_a_terminal_that_knows_ascii_only() -> None:
+def test_a_terminal_that_knows_ascii_only():
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     for environment in (plain, {"PYTHONIOENCODING": "ascii"}):
         done = shell(f"llamapar {INCIDENT_5}", environment)
@@ -415,7 +406,7 @@ def test_a_terminal_that_knows_ascii_only() -> None:
     assert json.loads(shell(f"llamapar {INCIDENT_5} --json", plain).stdout)["ok"] is False
 
 
-def test_the_command_is_light() -> None:
+def test_the_command_is_light():
     heavy = "torch numpy plotly ipywidgets anywidget traitlets IPython llamapar.figures llamapar.panels"
     script = f"{INCIDENT_5.split()}); print(set('{heavy}'.split()) & set(sys.modules))"
     done = shell(

@@ -1,7 +1,5 @@
 """`llamapar checkpoint`: its five actions through the shell, their texts, JSON, statuses and refusals."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -11,7 +9,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +23,7 @@ MODEL = tiny()
 
 
 @pytest.fixture
-def run(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(run, tmp_path, monkeypatch):
     """`run("inspect …")` in a folder that holds the checkpoint `old`: exit status, stdout, stderr."""
     save_hf(tmp_path / "old", MODEL)
     monkeypatch.chdir(tmp_path)
@@ -36,8 +33,8 @@ def run(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 # -- the five actions --------------------------------------------------------------------------------
 
 
-def test_options_reach_the_library(run: Any) -> None:
-    same: list[tuple[str, dict[str, Any]]] = [
+def test_options_reach_the_library(run):
+    same = [
         ("--tp 2 --layer-split remainder-last --pp 2", dict(tp=2, pp=2, layer_split="remainder last")),
         ("--tp 4 --padding 64 --n-kv-heads 8", dict(tp=4, padding="64", n_kv_heads=8)),
         ("--tp 4 --padding Colossal-AI", dict(tp=4, padding="colossalai")),
@@ -50,7 +47,7 @@ def test_options_reach_the_library(run: Any) -> None:
         assert contents(Path(f"shell{i}")) == contents(Path(f"python{i}"))
 
 
-def test_what_lies_in_it(run: Any) -> None:
+def test_what_lies_in_it(run):
     found = checkpoint.inspect("old")
     assert run("inspect old") == (0, f"{found}\n", "")
     status, out, err = run("inspect old --json")
@@ -66,7 +63,7 @@ def test_what_lies_in_it(run: Any) -> None:
     }
 
 
-def test_json_of_what_was_made(run: Any) -> None:
+def test_json_of_what_was_made(run):
     status, out, err = run("shard old cut --tp 2 --json")
     assert (status, err) == (0, "llamapar: writing cut; if it is interrupted, it starts over\n")
     files = {p.name: p.stat().st_size for p in sorted(Path("cut").glob("*.safetensors"))}
@@ -84,7 +81,7 @@ OPTIONS = {"inspect": {"model"}, "shard": SHARD, "gather": {"model", "format", "
 OPTIONS |= {"reshard": SHARD, "verify": {"model", "against"}}
 
 
-def test_each_action_has_a_help_of_its_own_options(run: Any) -> None:
+def test_each_action_has_a_help_of_its_own_options(run):
     status, out, err = run("--help")
     assert (status, err) == (0, "")
     assert list(OPTIONS) == list(resharding.COMMAND.commands)
@@ -99,7 +96,7 @@ def test_each_action_has_a_help_of_its_own_options(run: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["numpy", "safetensors", "torch"])
-def test_without_a_package_it_says_what_is_needed(missing: str, tmp_path: Path) -> None:
+def test_without_a_package_it_says_what_is_needed(missing, tmp_path):
     main = f"import sys; sys.modules[{missing!r}] = None; from llamapar.cli.main import main; "
     main += "sys.exit(main(['checkpoint', 'inspect', 'old']))"
     env = {**os.environ, "PYTHONPATH": str(PROJECT)}
@@ -113,7 +110,7 @@ def test_without_a_package_it_says_what_is_needed(missing: str, tmp_path: Path) 
 
 
 @pytest.mark.soak
-def test_progress_on_a_terminal(run: Any) -> None:
+def test_progress_on_a_terminal(run):
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "llamapar", "checkpoint", "gather", "old", "new"]
     environment = os.environ | {"PYTHONPATH": str(Path(lp.__file__).parent.parent)}
@@ -130,7 +127,7 @@ def test_progress_on_a_terminal(run: Any) -> None:
     assert (quiet.returncode, quiet.stderr) == (0, begun)
 
 
-def test_progress_names_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_names_the_time_left(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(progress_line.time, "monotonic", lambda: now[0])
     out = io.StringIO()

@@ -1,7 +1,5 @@
 """`llamapar explain`: texts, files and pipes, what is known besides, statuses, refusals."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -12,7 +10,6 @@ import sys
 import time
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import assume, example, given
@@ -31,16 +28,16 @@ OTHER = "Loading a checkpoint for MP=0 but world size is 1"
 
 
 @pytest.fixture
-def run(run: Any) -> Any:
+def run(run):
     """`run("text", "--tp", "8")`: exit status, stdout, stderr of `llamapar explain`."""
     return lambda *words: run(["explain", *words])
 
 
 @pytest.fixture
-def piped(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def piped(run, monkeypatch):
     """`piped(b"log", …)`: the same with `-`, and these bytes on stdin."""
 
-    def call(log: bytes, *words: str) -> tuple[int, str, str]:
+    def call(log, *words):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(log)))
         status, out, err = run("-", *words)
         return status, out, err
@@ -57,7 +54,7 @@ def shell(command: str) -> subprocess.CompletedProcess[bytes]:
 
 
 @pytest.fixture(scope="module")
-def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def big(tmp_path_factory):
     """4 MB of a log of many ranks, whose cause stands in the middle."""
     path = tmp_path_factory.mktemp("big") / "train.log"
     half = "".join(f"[rank{i % 64}]: 2025-01-01 00:00:00 step {i} loss 2.{i:06d}\n" for i in range(40_000))
@@ -71,7 +68,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("text", "verdict"), [(TITAN, "sharding"), (OTHER, "not_sharding"), (LOST, "unknown"), ("", "unknown")]
 )
-def test_verdict_and_status(run: Any, piped: Any, tmp_path: Path, text: str, verdict: str) -> None:
+def test_verdict_and_status(run, piped, tmp_path, text, verdict):
     status = 1 if verdict == "unknown" else 0
     told = lp.explain(text)
     assert told.verdict == verdict
@@ -83,7 +80,7 @@ def test_verdict_and_status(run: Any, piped: Any, tmp_path: Path, text: str, ver
     assert piped(text.encode(), "--json") == (status, as_json, text)
 
 
-def test_bad_bytes_of_an_argument_are_replaced(run: Any) -> None:
+def test_bad_bytes_of_an_argument_are_replaced(run):
     status, out, err = run(f"{TITAN} \udcff\udcfe", "--json")
     assert (status, err) == (0, "")
     told = lp.explain(f"{TITAN} ��")
@@ -93,10 +90,10 @@ def test_bad_bytes_of_an_argument_are_replaced(run: Any) -> None:
 # -- what is known besides -----------------------------------------------------------------------
 
 
-def test_every_option_reaches_the_library(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Any] = {}
+def test_every_option_reaches_the_library(run, monkeypatch):
+    seen = {}
 
-    def stop(what: Any, **known: Any) -> None:
+    def stop(what, **known):
         seen.update(known, what=what)
         raise lp.LlamaparError("stop")
 
@@ -113,7 +110,7 @@ def test_every_option_reaches_the_library(run: Any, monkeypatch: pytest.MonkeyPa
     }
 
 
-def test_a_public_models_name_is_taken_and_said_so(run: Any) -> None:
+def test_a_public_models_name_is_taken_and_said_so(run):
     status, out, err = run(TITAN, "--model", "Llama-3-70B-Instruct-Gradient", "--json")
     told = lp.explain(TITAN, "Llama-3-70B-Instruct-Gradient")
     assert json.loads(out) == {"schema": 2, **told.as_dict()}
@@ -125,7 +122,7 @@ def test_a_public_models_name_is_taken_and_said_so(run: Any) -> None:
     assert run(TITAN, "--model", "llama3-70b")[2] == ""
 
 
-def test_an_unknown_model_is_refused(run: Any) -> None:
+def test_an_unknown_model_is_refused(run):
     status, out, err = run("ZeroDivisionError", "--model", "nonsense-77b")
     assert (status, out) == (2, "")
     assert err.startswith("llamapar: model='nonsense-77b' is neither a preset nor a file\n")
@@ -136,7 +133,7 @@ def test_an_unknown_model_is_refused(run: Any) -> None:
 RAW = b"\x1b[31mstart\x1b[0m \xff\xfe\r 10%\r 20%\r\n" + TITAN.encode() + b"\r\nend without an end"
 
 
-def test_what_comes_goes_on_byte_for_byte(big: Path, tmp_path: Path) -> None:
+def test_what_comes_goes_on_byte_for_byte(big, tmp_path):
     log = tmp_path / "log"
     log.write_bytes(big.read_bytes() + RAW)
     done = shell(f"cat {log} | llamapar explain -")
@@ -150,9 +147,9 @@ def test_what_comes_goes_on_byte_for_byte(big: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["verdict"] == "sharding"
 
 
-def test_it_comes_before_the_end() -> None:
+def test_it_comes_before_the_end():
     command = [sys.executable, "-m", "llamapar", "explain", "-"]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(PROJECT)}, **pipes) as job:
         job.stdin.write(b"step 1")  # not even a whole line
         job.stdin.flush()
@@ -163,7 +160,7 @@ def test_it_comes_before_the_end() -> None:
         assert job.wait(30) == 0
 
 
-def test_a_reader_that_leaves_or_a_full_disk_does_not_end_the_job(tmp_path: Path) -> None:
+def test_a_reader_that_leaves_or_a_full_disk_does_not_end_the_job(tmp_path):
     mark = tmp_path / "finished"
     job = f"(for i in $(seq 200); do echo {'x' * 4000}; done; echo '{TITAN}'; touch {mark})"
     left = f"{job} | llamapar explain - | head -n 1; echo ${{PIPESTATUS[*]}}"
@@ -192,14 +189,12 @@ class Interrupted(io.BytesIO):
 
 
 @pytest.mark.parametrize(("times", "status"), [(1, 0), (2, 130)])
-def test_last_words_are_read_after_an_interrupt(
-    run: Any, monkeypatch: pytest.MonkeyPatch, times: int, status: int
-) -> None:
+def test_last_words_are_read_after_an_interrupt(run, monkeypatch, times, status):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Interrupted(TITAN.encode(), times)))
     assert run("-")[0] == status
 
 
-def test_a_notebooks_streams_have_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebooks_streams_have_no_bytes(monkeypatch):
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdin", io.StringIO(TITAN))
     monkeypatch.setattr(sys, "stdout", out)
@@ -210,7 +205,7 @@ def test_a_notebooks_streams_have_no_bytes(monkeypatch: pytest.MonkeyPatch) -> N
 # -- big and hostile files -----------------------------------------------------------------------
 
 
-def test_a_big_file_is_streamed(run: Any, big: Path) -> None:
+def test_a_big_file_is_streamed(run, big):
     assert big.stat().st_size > 3.5e6
     run(TITAN)  # what is compiled once is not counted
     tracemalloc.start()
@@ -229,7 +224,7 @@ def test_a_big_file_is_streamed(run: Any, big: Path) -> None:
     assert json.loads(out)["diagnoses"][0]["category"] == "kv_heads_lt_tp"
 
 
-def test_a_file_without_lines(run: Any, tmp_path: Path) -> None:
+def test_a_file_without_lines(run, tmp_path):
     path = tmp_path / "bytes"
     path.write_bytes(bytes(range(256)).replace(b"\n", b"").replace(b"\r", b"") * 4_000)
     status, _, err = run("--file", str(path))
@@ -242,7 +237,7 @@ def test_a_file_without_lines(run: Any, tmp_path: Path) -> None:
 @given(st.lists(st.binary(max_size=20), max_size=8))
 @example([b"\xff", b"\xfea", b"\0"])
 @example([b"\xef", b"\xbb", b"\xbfa"])
-def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> None:
+def test_lines_are_those_of_the_whole_however_it_is_cut(pieces):
     data = b"".join(pieces)
     assume(data not in (b"\xef", b"\xef\xbb"))  # Python's decoder says nothing of a byte order mark cut off
     whole = data.decode(encoding(data), "replace").replace("\r\n", "\n").replace("\r", "\n")
@@ -252,7 +247,7 @@ def test_lines_are_those_of_the_whole_however_it_is_cut(pieces: list[bytes]) -> 
 
 # "-" reads a pipe; what names a file or a folder, as "/", is opened.
 @given(st.text(max_size=40).filter(lambda text: text != "-" and not os.path.exists(text)))
-def test_any_text_is_answered(text: str) -> None:
+def test_any_text_is_answered(text):
     words = ["explain", "--json", "--tp", "8", "--", text]
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
         status = cli.main(words)
@@ -268,7 +263,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("words", "what", "choice"), REFUSALS, ids=[row[1][:40] for row in REFUSALS])
-def test_refusal(run: Any, words: list[str], what: str, choice: str) -> None:
+def test_refusal(run, words, what, choice):
     status, out, err = run(*words)
     assert (status, out) == (2, "")
     assert err.startswith(f"llamapar: {what}")
@@ -279,13 +274,13 @@ def test_refusal(run: Any, words: list[str], what: str, choice: str) -> None:
     assert json.loads(out)["error"]["message"]
 
 
-def test_a_file_of_nearly_that_name(run: Any, tmp_path: Path) -> None:
+def test_a_file_of_nearly_that_name(run, tmp_path):
     (tmp_path / "train.log").write_text(TITAN)
     status, _, err = run("--file", str(tmp_path / "trian.log"))
     assert (status, err.splitlines()[-1]) == (2, f"  try  --file {tmp_path / 'train.log'}")
 
 
-def test_a_closed_stdin(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_stdin(run, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     status, out, err = run("-")
     assert (status, out) == (2, "")
@@ -295,13 +290,13 @@ def test_a_closed_stdin(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- its place in the command -----------------------------------------------------------------------
 
 
-def test_the_first_example(run: Any) -> None:
+def test_the_first_example(run):
     status, out, _ = run(*shlex.split(asking.COMMAND.example.splitlines()[0])[2:])
     assert status == 0
     assert "16064·8 = 128512" in out
 
 
-def test_explaining_needs_nothing_heavy() -> None:
+def test_explaining_needs_nothing_heavy():
     heavy = "torch numpy plotly ipywidgets anywidget traitlets IPython llamapar.figures llamapar.panels"
     script = "import sys; from llamapar.cli import main as cli; "
     script += "cli.main(['explain', 'tp 16 must divide 8 kv heads', '--json']); "
@@ -310,7 +305,7 @@ def test_explaining_needs_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == b"set()", done.stderr
 
 
-def test_the_name_of_a_log_is_not_the_text(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_of_a_log_is_not_the_text(run, tmp_path, monkeypatch):
     """`llamapar explain log.txt` reads the file and says so; stdout stays what --file gives."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "log.txt").write_text(f"step 1\n{TITAN}\n", "utf-8")
@@ -325,13 +320,13 @@ def test_the_name_of_a_log_is_not_the_text(run: Any, tmp_path: Path, monkeypatch
     assert run("no such log.txt")[2] == ""
 
 
-def test_a_named_pipe_is_read_to_its_end() -> None:
+def test_a_named_pipe_is_read_to_its_end():
     done = shell(f"llamapar explain --file <(sleep 0.5; echo '{TITAN}')")
     assert b"A sharding problem: " in done.stdout
 
 
 @pytest.mark.parametrize("form", ["utf-8-sig", "utf-16"])
-def test_a_log_that_begins_with_a_byte_order_mark(run: Any, tmp_path: Path, form: str) -> None:
+def test_a_log_that_begins_with_a_byte_order_mark(run, tmp_path, form):
     """As Windows writes it."""
     log = f"step 1\r\n{TITAN}\r\n"
     (tmp_path / "log").write_bytes(log.encode(form))
@@ -339,7 +334,7 @@ def test_a_log_that_begins_with_a_byte_order_mark(run: Any, tmp_path: Path, form
 
 
 @pytest.mark.parametrize("control", ["\u202e", "\u2066", "\u200f", "\x1b[31m"])
-def test_what_turns_a_text_around_is_not_passed_on(control: str) -> None:
+def test_what_turns_a_text_around_is_not_passed_on(control):
     found = lp.explain(f"{TITAN} {control}txt.exe", "llama3-8b")
     assert control not in f"{found}{found._repr_html_()}{found.as_dict()}"
     with pytest.raises(lp.LlamaparError, match="is no file") as caught:

@@ -1,7 +1,5 @@
 """`llamapar run`: every option, every kind of answer, and every exit status; its refusals: test_cli.py."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -13,7 +11,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -31,11 +28,11 @@ REFUSED = "run attention --model llama3-8b --tp 16"
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+def seen(monkeypatch):
     """What `execute.run` is called with; it then refuses."""
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    calls = []
 
-    def stop(*args: Any, **options: Any) -> None:
+    def stop(*args, **options):
         calls.append((args, options))
         raise lp.LlamaparError("stop")
 
@@ -46,7 +43,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[st
 # -- answers -------------------------------------------------------------------------------------
 
 
-def test_json_of_a_run(run: Any) -> None:
+def test_json_of_a_run(run):
     line = "run attention --model tiny --tp 4 --cp 2 --dtype float64 --device cpu --json"
     status, out, err = run(line)
     told = json.loads(out)
@@ -60,7 +57,7 @@ def test_json_of_a_run(run: Any) -> None:
 
 
 @pytest.mark.parametrize("program", running.PROGRAMS)
-def test_text_of_a_run_is_the_result(run: Any, program: str) -> None:
+def test_text_of_a_run_is_the_result(run, program):
     assert program in lp.programs.PROGRAMS
     status, out, err = run(f"run {program} --model tiny --tp 2 --device cpu --seq-len 16")
     result = lp.run(program, "tiny", lp.Layout(tp=2), device="cpu", seq_len=16)
@@ -69,7 +66,7 @@ def test_text_of_a_run_is_the_result(run: Any, program: str) -> None:
     assert out.splitlines()[-1] == "device cpu: asked for"
 
 
-def test_tape_and_trace(run: Any) -> None:
+def test_tape_and_trace(run):
     result = lp.run("mlp", "tiny", lp.Layout(tp=2), seq_len=8, device="cpu")
     line = "run mlp --model tiny --tp 2 --seq-len 8 --device cpu --tape --trace"
     text = run(line)[1]
@@ -90,7 +87,7 @@ def test_tape_and_trace(run: Any) -> None:
     assert not {"tape", "trace"} & set(without)
 
 
-def test_a_run_that_differs(run: Any) -> None:
+def test_a_run_that_differs(run):
     line = "run mlp --model tiny --tp 2 --no-sequence-parallel --fault sum_twice --seq-len 8"
     status, out, err = run(line)
     assert (status, err) == (1, "")
@@ -100,7 +97,7 @@ def test_a_run_that_differs(run: Any) -> None:
     assert told["max_error"] < 2e-5 < told["max_grad_error"]
 
 
-def test_a_layout_that_check_refuses(run: Any) -> None:
+def test_a_layout_that_check_refuses(run):
     status, out, err = run(REFUSED)
     report = lp.check("llama3-8b", lp.Layout(tp=16), seq_len=64, micro_batch=1, global_batch=2)
     assert (status, err) == (1, "")
@@ -117,7 +114,7 @@ def test_a_layout_that_check_refuses(run: Any) -> None:
     }
 
 
-def test_the_genuine_error(run: Any) -> None:
+def test_the_genuine_error(run):
     line = f"{REFUSED} --shrink --force --device cpu"
     status, out, err = run(line)
     raised = "RuntimeError: shape '[2, 64, -1, 8]' is invalid for input of size 512"
@@ -132,7 +129,7 @@ def test_the_genuine_error(run: Any) -> None:
     assert (last["name"], set(last["error"])) == ("k", {str(rank) for rank in range(16)})
 
 
-def test_shrink_runs_what_does_not_fit(run: Any) -> None:
+def test_shrink_runs_what_does_not_fit(run):
     status, out, err = run("run mlp --model llama3.1-405b --tp 2 --pp 16 --dp 64")
     assert (status, out) == (2, "")
     assert err.startswith("llamapar: 128 ranks, and at most 64 run on one machine")
@@ -144,10 +141,10 @@ def test_shrink_runs_what_does_not_fit(run: Any) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_run_that_was_given_up(run: Any, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
+def test_a_run_that_was_given_up(run, monkeypatch, as_json):
     ranks = {0: "waiting in all_reduce", 1: "computing"}
 
-    def give_up(*_: Any, **__: Any) -> None:
+    def give_up(*_, **__):
         choose = [Choice.of("if a rank only computes for long", timeout=4)]
         raise RankFailure("time-out: no rank made progress for 2 s", "who waits", choose, ranks, 1)
 
@@ -164,7 +161,7 @@ def test_a_run_that_was_given_up(run: Any, monkeypatch: pytest.MonkeyPatch, as_j
     assert json.loads(out) == {"schema": 2, "ok": False, "error": error}
 
 
-def test_an_error_without_bound_is_still_json(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_without_bound_is_still_json(run, monkeypatch):
     result = lp.run("mlp", "tiny", lp.Layout(), seq_len=8)
     missing = replace(result.rows[0], error=float("inf"), ok=False, how="DIFFERS")
     broken = replace(result, rows=(missing, *result.rows[1:]))
@@ -174,7 +171,7 @@ def test_an_error_without_bound_is_still_json(run: Any, monkeypatch: pytest.Monk
     assert json.loads(out, parse_constant=pytest.fail)["max_error"] == "inf"
 
 
-def test_a_loss_that_is_no_number_is_still_json(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_no_number_is_still_json(run, monkeypatch):
     result = lp.run("step", "tiny", lp.Layout(), seq_len=8, steps=2, device="cpu")
     curve = replace(result.loss_curve, losses=(1.5, float("nan")), norms=(float("inf"), -float("inf")))
     monkeypatch.setattr(execute, "run", lambda *_, **__: replace(result, loss_curve=curve))
@@ -185,7 +182,7 @@ def test_a_loss_that_is_no_number_is_still_json(run: Any, monkeypatch: pytest.Mo
 # -- options -------------------------------------------------------------------------------------
 
 
-def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
+def test_every_option_reaches_the_run(run, seen):
     line = (
         "run attention --model tiny --tp 2 --cp 4 --pp 2 --dp 3 --order megatron-lm --no-sequence-parallel "
         "--engine processes --device cpu --dtype bfloat16 --seq-len 64 --global-batch 6 --seed 5 "
@@ -204,20 +201,20 @@ def test_every_option_reaches_the_run(run: Any, seen: list[Any]) -> None:
     assert options == asked
 
 
-def test_what_is_not_given_is_left_to_the_run(run: Any, seen: list[Any]) -> None:
+def test_what_is_not_given_is_left_to_the_run(run, seen):
     run("run attention --model tiny")
     switches = dict.fromkeys(("kv_replication", "pads_in_softmax", "force"), False)
     assert seen == [(("attention", lp.model("tiny"), lp.Layout()), switches)]
 
 
-def test_shrink_is_given_the_padding(run: Any, seen: list[Any]) -> None:
+def test_shrink_is_given_the_padding(run, seen):
     run("run loss --model llama3-8b --tp 8 --pp 4 --padding colossalai --shrink")
     padding = lp.FRAMEWORKS["colossalai"].padding
     small = lp.shrink(lp.model("llama3-8b"), lp.Layout(tp=8, pp=4), padding=padding)
     assert seen[0][0] == ("loss", small.model, small.layout)
 
 
-def test_no_such_gpu(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_such_gpu(run, monkeypatch):
     monkeypatch.setattr("llamapar.spmd.compat.gpus", lambda: 0)
     status, out, err = run("run mlp --model tiny --device cuda")
     assert (status, out) == (2, "")
@@ -227,7 +224,7 @@ def test_no_such_gpu(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- other machines ------------------------------------------------------------------------------
 
 
-def test_without_torch_and_with_one_that_is_too_old() -> None:
+def test_without_torch_and_with_one_that_is_too_old():
     """Both in one interpreter, in which torch has never been imported before."""
     script = (
         "import sys; from llamapar.cli.main import main\n"
@@ -257,7 +254,7 @@ def test_without_torch_and_with_one_that_is_too_old() -> None:
     assert old.endswith("  try  pip install 'llamapar[run]'\n")
 
 
-def test_a_long_run_says_what_it_does(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_run_says_what_it_does(run, monkeypatch):
     monkeypatch.setattr(output, "PATIENCE", 1e-3)
     status, out, err = run("run mlp tiny --tp 2 --seq-len 8 --device cpu --json")
     assert (status, json.loads(out)["ok"]) == (0, True)
@@ -265,11 +262,11 @@ def test_a_long_run_says_what_it_does(run: Any, monkeypatch: pytest.MonkeyPatch)
     assert [line for line in err.splitlines() if re.fullmatch(told, line)]
 
 
-def test_the_second_wait_is_twice_as_long_and_pipes_may_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
+def test_the_second_wait_is_twice_as_long_and_pipes_may_close(monkeypatch):
+    pauses = []
 
     class Clock(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
+        def wait(self, timeout=None):
             pauses.append(timeout or 0)
             return len(pauses) == 3
 
@@ -289,11 +286,11 @@ def test_the_second_wait_is_twice_as_long_and_pipes_may_close(monkeypatch: pytes
 
 
 @pytest.fixture
-def rank(monkeypatch: pytest.MonkeyPatch) -> Any:
+def rank(monkeypatch):
     """`rank(3)`: this process is rank 3 of 4, and has parted with this status."""
-    parted: list[int] = []
+    parted = []
 
-    def become(number: int) -> list[int]:
+    def become(number):
         for name, value in (("RANK", number), ("WORLD_SIZE", 4), ("MASTER_ADDR", "x"), ("MASTER_PORT", 1)):
             monkeypatch.setenv(name, str(value))
         monkeypatch.setattr(torchrun, "part", lambda status: parted.append(status) or status)
@@ -302,13 +299,13 @@ def rank(monkeypatch: pytest.MonkeyPatch) -> Any:
     return become
 
 
-def test_torchrun_is_the_engine_of_its_ranks(run: Any, seen: list[Any], rank: Any) -> None:
+def test_torchrun_is_the_engine_of_its_ranks(run, seen, rank):
     rank(0)
     assert run("run mlp --model tiny --dp 4")[0] == 2
     assert seen[0][1]["engine"] == "torchrun"
 
 
-def test_only_rank_0_writes(run: Any, rank: Any) -> None:
+def test_only_rank_0_writes(run, rank):
     parted = rank(0)
     status, out, err = run("run mlp --model tiny --tp 8 --json")
     assert err == (
@@ -322,14 +319,14 @@ def test_only_rank_0_writes(run: Any, rank: Any) -> None:
     assert (status, parted) == (2, [2, 2])
 
 
-def test_another_engine_under_torchrun(run: Any, rank: Any) -> None:
+def test_another_engine_under_torchrun(run, rank):
     rank(0)
     status, _, err = run("run mlp --model tiny --tp 4 --engine local")
     assert status == 2
     assert err.startswith("llamapar: engine='local' under torchrun: each of its processes would run all")
 
 
-def test_other_commands_are_as_ever_on_a_rank(run: Any, rank: Any) -> None:
+def test_other_commands_are_as_ever_on_a_rank(run, rank):
     parted = rank(1)
     assert run("check --model tiny")[1].startswith("tiny  tp=1")
     assert parted == []

@@ -1,7 +1,5 @@
 """Sentences that the facts of a failing frame hold by themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
@@ -27,7 +25,7 @@ def mesh_of(ranks: torch.Tensor) -> DeviceMesh:
     return DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"))
 
 
-def test_ranks_that_a_mesh_leaves_out() -> None:
+def test_ranks_that_a_mesh_leaves_out():
     with fake_world(16, 15):
         mesh = mesh_of(torch.arange(8).view(1, 8))
         said = "1·8 = 8 of 16 ranks are in the mesh; rank 15 is in none"
@@ -38,7 +36,7 @@ def test_ranks_that_a_mesh_leaves_out() -> None:
         assert found.rivals == ("1·8 = 8 of 16 ranks are in the mesh",)
 
 
-def test_an_axis_of_a_mesh_leaves_no_rank_out() -> None:
+def test_an_axis_of_a_mesh_leaves_no_rank_out():
     with fake_world(16, 3):
         axis = mesh_of(torch.arange(16).view(2, 8))["tp"]
         found = told(lambda: axis["pp"])
@@ -50,11 +48,11 @@ def test_an_axis_of_a_mesh_leaves_no_rank_out() -> None:
 
 
 @pytest.mark.parametrize("table", ["emb", "rows"])
-def test_an_index_stands_against_its_length(table: str) -> None:
+def test_an_index_stands_against_its_length(table):
     emb, ids = torch.nn.Embedding(32, 8), torch.tensor([1, 58])
     rows = emb.weight
 
-    def look(tp: int) -> object:
+    def look(tp):
         return emb(ids) if table == "emb" else rows[ids]
 
     assert told(lambda: look(1)).summary.endswith("index 58 of 32: the last one is 31")
@@ -62,17 +60,17 @@ def test_an_index_stands_against_its_length(table: str) -> None:
     assert told(lambda: look(4)).summary.endswith(parts)
 
 
-def test_a_target_of_the_whole_vocabulary_stands_against_a_ranks_logits() -> None:
+def test_a_target_of_the_whole_vocabulary_stands_against_a_ranks_logits():
     logits, targets = torch.zeros(2, 32), torch.tensor([1, 58])
 
-    def loss(tp: int) -> object:
+    def loss(tp):
         return torch.nn.functional.cross_entropy(logits, targets)
 
     parts = "index 58 of 32: if these are one of tp = 4 equal parts, rank 1 has it"
     assert told(lambda: loss(4)).summary.endswith(parts)
 
 
-def test_a_plain_tensor_beside_a_dtensor_is_named_with_what_to_write() -> None:
+def test_a_plain_tensor_beside_a_dtensor_is_named_with_what_to_write():
     with fake_world(8, 1):
         mesh = mesh_of(torch.arange(8).view(2, 4))
         w = distribute_tensor(torch.ones(32, 12), mesh, [Replicate(), Shard(1)])

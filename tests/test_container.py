@@ -4,8 +4,6 @@ No engine runs here. The files are read the way an engine reads them and held to
 are no engine's business (what is copied, the start, the health check) run for real.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -84,14 +82,14 @@ def pip_installs() -> list[list[str]]:
     return [words[2:] for words in found]
 
 
-def test_every_instruction_is_known_and_nothing_comes_from_elsewhere() -> None:
+def test_every_instruction_is_known_and_nothing_comes_from_elsewhere():
     assert {step.name for step in STEPS} <= KNOWN  # ADD, which fetches and unpacks, is not among them
     for step in STEPS:
         assert not re.search(r"https?://|\bcurl\b|\bwget\b|\bsudo\b", step.text), step
         assert not re.search(r"--(extra-)?index-url|--trusted-host|--pre\b", step.text), step
 
 
-def test_image_holds_the_environment_of_make_lab() -> None:
+def test_image_holds_the_environment_of_make_lab():
     (words,) = pip_installs()
     assert words == ["-c", "constraints.txt", "-e", ".[lab]"]
     assert Requirement(words[-1].replace(".", "llamapar", 1)).extras <= set(EXTRAS)
@@ -104,7 +102,7 @@ def test_image_holds_the_environment_of_make_lab() -> None:
     assert re.search(r"^PIP := .* -c constraints\.txt$", makefile, re.MULTILINE)
 
 
-def test_container_runs_as_a_user_who_can_write_what_has_to_be_written() -> None:
+def test_container_runs_as_a_user_who_can_write_what_has_to_be_written():
     default = only("ARG").text
     assert default == "UID=1000"
     user = only("USER")
@@ -122,7 +120,7 @@ def test_container_runs_as_a_user_who_can_write_what_has_to_be_written() -> None
         assert step.options == {"chown": "lab:lab"}
 
 
-def test_server_keeps_its_token_and_its_names() -> None:
+def test_server_keeps_its_token_and_its_names():
     words = only("ENTRYPOINT").words
     assert only("EXPOSE").text == PORT
     assert f"--ServerApp.port={PORT}" in words
@@ -140,7 +138,7 @@ def sources() -> list[tuple[str, str]]:
     return [(source, step.words[-1]) for step in steps("COPY") for source in step.words[:-1]]
 
 
-def test_the_build_gets_what_is_copied_and_nothing_that_is_private_or_made_by_tools() -> None:
+def test_the_build_gets_what_is_copied_and_nothing_that_is_private_or_made_by_tools():
     lines = (PROJECT / ".dockerignore").read_text().splitlines()[1:]
     allowed = {line[1:] for line in lines if line.startswith("!")}
     assert lines[0] == "*"
@@ -166,7 +164,7 @@ def filled_in(text: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("environment", [{}, {"LAB_PORT": "9999", "LAB_UID": "1234", "LAB_ARGS": "--debug"}])
-def test_compose_publishes_on_loopback_alone(environment: dict[str, str]) -> None:
+def test_compose_publishes_on_loopback_alone(environment):
     (published,) = LAB["ports"]
     assert filled_in(published, environment) == f"127.0.0.1:{environment.get('LAB_PORT', '8888')}:{PORT}"
     assert filled_in(LAB["command"], environment) == environment.get("LAB_ARGS", "")
@@ -175,14 +173,14 @@ def test_compose_publishes_on_loopback_alone(environment: dict[str, str]) -> Non
     assert filled_in(arguments["UID"], environment) == environment.get("LAB_UID", "1000")
 
 
-def test_compose_gives_the_container_no_more_than_it_needs() -> None:
+def test_compose_gives_the_container_no_more_than_it_needs():
     # So neither privileged, user, network_mode, pid, ipc, devices, environment nor a health check of its own.
     assert set(LAB) - {"build", "command", "deploy", "ports", "volumes"} == {*CLOSED, "shm_size"}
     assert {name: LAB[name] for name in CLOSED} == CLOSED
     assert (LAB["build"]["context"], LAB["shm_size"]) == (".", "1gb")
 
 
-def test_what_the_lab_serves_is_the_checkout_s_own_folder() -> None:
+def test_what_the_lab_serves_is_the_checkout_s_own_folder():
     mounts = [volume.split(":") for volume in LAB["volumes"]]
     assert mounts == [["./notebooks", f"{APP}/notebooks"], ["./llamapar", f"{APP}/llamapar", "ro"]]
     assert all((PROJECT / source).is_dir() for source, *_ in mounts)
@@ -190,7 +188,7 @@ def test_what_the_lab_serves_is_the_checkout_s_own_folder() -> None:
     assert words[words.index("--root") + 1] == "notebooks"
 
 
-def test_compose_serves_the_page_read_only_to_this_machine_alone() -> None:
+def test_compose_serves_the_page_read_only_to_this_machine_alone():
     page = dict(SERVICES["page"])
     assert page.pop("image") == only("FROM").text
     assert page.pop("profiles") == ["page"]  # not with a bare `docker compose up`
@@ -308,7 +306,7 @@ def check_the_server(image: Image) -> None:
 
 
 @pytest.mark.soak
-def test_entrypoint_serves_and_the_health_check_agrees(tmp_path: Path) -> None:
+def test_entrypoint_serves_and_the_health_check_agrees(tmp_path):
     image = Image(tmp_path / "app", tmp_path / "home", Path(sys.executable).parent)
     image.home.mkdir()
     copy_steps(image)

@@ -1,14 +1,10 @@
 """Times of a step: the formulas, their witnesses, and what must hold for any layout."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,7 +29,7 @@ def paper(**changes: Any) -> Cost:
 # -- the record ------------------------------------------------------------------------------------
 
 
-def test_terms_add_up_and_each_is_its_formula(run: Callable[[str], tuple[int, str, str]]) -> None:
+def test_terms_add_up_and_each_is_its_formula(run):
     found = paper()
     assert found.step_seconds == pytest.approx(sum(found.seconds.values()))
     names = {"max": max, "min": min, "ceil": math.ceil}
@@ -52,7 +48,7 @@ def test_terms_add_up_and_each_is_its_formula(run: Callable[[str], tuple[int, st
     assert said["tokens_per_second_per_gpu"] * said["step_seconds"] * 16384 == pytest.approx(2048 * 8192)
 
 
-def test_conventions_of_mfu_differ_by_attention_and_by_what_is_computed_again() -> None:
+def test_conventions_of_mfu_differ_by_attention_and_by_what_is_computed_again():
     causal, full, again = (paper(flops=name, recompute="full") for name in ("causal", "full", "recomputed"))
     tokens, attention = 2048 * 8192, 126 * 8192 * 16384
     assert full.flops - causal.flops == 6 * attention * tokens
@@ -63,7 +59,7 @@ def test_conventions_of_mfu_differ_by_attention_and_by_what_is_computed_again() 
 # -- witnesses -------------------------------------------------------------------------------------
 
 
-def test_flops_are_those_of_the_published_formula() -> None:
+def test_flops_are_those_of_the_published_formula():
     """Megatron's 72·B·s·l·h²·(1 + s/6h + V/12lh), for a model whose three matrices are two of 4h
     (arXiv:2104.04473 appendix; full attention)."""
     h, layers, s, vocab = 6144, 12, 2048, 51200
@@ -75,7 +71,7 @@ def test_flops_are_those_of_the_published_formula() -> None:
     assert found.flops == pytest.approx(published, rel=1e-9)
 
 
-def test_flops_of_a_layer_are_those_that_torch_counts() -> None:
+def test_flops_of_a_layer_are_those_that_torch_counts():
     """FlopCounterMode over a block of this project and its reference, forward and backward. Of a CPU's kernel
     of attention it knows nothing, so that those FLOPs are taken off ours."""
     counters = pytest.importorskip("torch.utils.flop_counter")
@@ -88,7 +84,7 @@ def test_flops_of_a_layer_are_those_that_torch_counts() -> None:
     assert counter.get_total_flops() == 2 * (two - one - 6 * 32 * 32 * model.q_dim)
 
 
-def test_what_tp_and_cp_send_is_what_traffic_says() -> None:
+def test_what_tp_and_cp_send_is_what_traffic_says():
     model, lay = lp.model("llama3-8b"), lp.Layout(tp=4, cp=2)
     how = Conditions(HARDWARE["h100-80gb"], recompute="none")
     made = layer(how, model, lay, 8192, 2)
@@ -99,7 +95,7 @@ def test_what_tp_and_cp_send_is_what_traffic_says() -> None:
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_the_bubble_is_the_schedules(stages: int) -> None:
+def test_the_bubble_is_the_schedules(stages):
     """Equal stages: (pp - 1)/(v·m) of the work (arXiv:2104.04473 section 2.2)."""
     model = lp.model("llama3-8b").replace(vocab_size=8)
     lay = lp.Layout(tp=8, pp=4, virtual_stages=stages)
@@ -108,7 +104,7 @@ def test_the_bubble_is_the_schedules(stages: int) -> None:
     assert found.seconds["pipeline idle"] / busy == pytest.approx(3 / 16 / stages, rel=1e-3)
 
 
-def test_zero_moves_what_its_paper_says() -> None:
+def test_zero_moves_what_its_paper_says():
     """Stage 1: gradients in float32 and parameters in bfloat16 once, (n - 1)/n of each."""
     model = lp.model("llama3-8b")
     found = lp.cost(model, lp.Layout(dp=64), seq_len=8192, global_batch=64)
@@ -120,7 +116,7 @@ def test_zero_moves_what_its_paper_says() -> None:
     assert term.inputs["gather"] == pytest.approx(2 * model.n_params * 63 / 64 / rate)
 
 
-def test_the_nics_of_a_machine_carry_a_ring_side_by_side() -> None:
+def test_the_nics_of_a_machine_carry_a_ring_side_by_side():
     gpu = HARDWARE["h100-80gb"]
     assert Ring.of(gpu, 8, 2) == Ring(8, 4)
     assert Ring(8, 4).rate(gpu) == pytest.approx(4 * 50e9 * 0.95)
@@ -130,10 +126,10 @@ def test_the_nics_of_a_machine_carry_a_ring_side_by_side() -> None:
 # -- what the paper argues -------------------------------------------------------------------------
 
 
-def test_half_the_tp_brings_what_the_paper_measured() -> None:
+def test_half_the_tp_brings_what_the_paper_measured():
     """Some 10 % on 2,048 GPUs ("Scaling Llama 3 Training", ISCA 2025, section 8.1); across nodes TP costs."""
 
-    def cost(tp: int, **known: Any) -> Cost:
+    def cost(tp, **known):
         layout = lp.Layout(tp=tp, pp=16, dp=128 // tp, virtual_stages=8)
         return lp.cost("llama3.1-405b", layout, global_batch=32 * 128 // tp, seq_len=8192, **known)
 
@@ -142,9 +138,9 @@ def test_half_the_tp_brings_what_the_paper_measured() -> None:
     assert across > inside
 
 
-def test_nothing_hides_what_nanotron_sends_under_zero_1() -> None:
+def test_nothing_hides_what_nanotron_sends_under_zero_1():
     """Two rings of float32 gradients and one of parameters, however long the backward beside it is."""
-    known: dict[str, Any] = {"seq_len": 4096, "global_batch": 256, "recompute": "none"}
+    known = {"seq_len": 4096, "global_batch": 256, "recompute": "none"}
     model, lay = lp.model("llama3.2-1b"), lp.Layout(dp=64, zero=1)
     found = lp.cost(model, lay, **known, framework="nanotron")
     term = next(term for term in found.terms if term.name == "exposed DP")
@@ -160,7 +156,7 @@ def test_nothing_hides_what_nanotron_sends_under_zero_1() -> None:
     )
 
 
-def test_the_trainer_says_whether_zero_2_reduces_once_in_a_pipeline() -> None:
+def test_the_trainer_says_whether_zero_2_reduces_once_in_a_pipeline():
     """Megatron-FSDP reduces after every micro-batch, torch's pipelining after the last one."""
     lay = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
     known = {"seq_len": 8192, "global_batch": 2048, "recompute": "none", "layer_split": "balanced ends"}
@@ -172,7 +168,7 @@ def test_the_trainer_says_whether_zero_2_reduces_once_in_a_pipeline() -> None:
         assert second > 10 * first if framework == "megatron-lm" else second == first
 
 
-def test_document_masks_make_attention_uneven() -> None:
+def test_document_masks_make_attention_uneven():
     whole = paper()
     for share in (1.44, 0.25):
         one = paper(imbalance=share)
@@ -181,7 +177,7 @@ def test_document_masks_make_attention_uneven() -> None:
         assert one.changed(imbalance=1.0) == whole
 
 
-def test_the_papers_arguments_come_with_their_numbers() -> None:
+def test_the_papers_arguments_come_with_their_numbers():
     told = {row.about: row.says for row in lp.reasons(paper()).rows}
     assert "TP, CP and PP together must be at least 8" in told["batch"]
     assert "(pp - 1)/(v·m) is 11.7%" in told["bubble"]
@@ -193,7 +189,7 @@ def test_the_papers_arguments_come_with_their_numbers() -> None:
     assert not lp.reasons(lp.cost("llama3-8b", lp.Layout(), seq_len=8192, global_batch=8)).rows
 
 
-def test_the_command_explains(run: Callable[[str], tuple[int, str, str]]) -> None:
+def test_the_command_explains(run):
     words = "cost llama3-8b --tp 2 --dp 4 --seq-len 8192 --global-batch 4 --explain"
     status, out, _ = run(words)
     assert status == 0
@@ -204,7 +200,7 @@ def test_the_command_explains(run: Callable[[str], tuple[int, str, str]]) -> Non
 # -- hardware --------------------------------------------------------------------------------------
 
 
-def test_every_gpu_is_told_with_its_source() -> None:
+def test_every_gpu_is_told_with_its_source():
     for gpu in HARDWARE.values():
         assert gpu.source, gpu.name
         assert re.match("peaks and rates: (NVIDIA|AMD)'s, .*attention", gpu.source), gpu.name
@@ -216,7 +212,7 @@ def test_every_gpu_is_told_with_its_source() -> None:
     assert less_power.bfloat16 * less_power.capped == pytest.approx(800e12, rel=1e-3)
 
 
-def test_bad_hardware_is_told_by_field() -> None:
+def test_bad_hardware_is_told_by_field():
     for bad in (0, -1, math.nan, math.inf, True, "fast", 1e30):
         told = r"^hbm_rate=.*: hbm_rate must be a number over 0"
         with pytest.raises(lp.LlamaparError, match=told) as refusal:
@@ -224,7 +220,7 @@ def test_bad_hardware_is_told_by_field() -> None:
         assert (refusal.value.field, refusal.value.choose) == ("hbm_rate", ("hbm_rate=3.35e+12",))
 
 
-def test_short_names_are_the_usual_variant(run: Any) -> None:
+def test_short_names_are_the_usual_variant(run):
     usual = {"h100": "h100-80gb", "A100 80GB": "a100-80gb", "RTX_4090": "rtx-4090", "b200": "b200-180gb"}
     usual |= {"gb300": "gb300-nvl72", "mi355x": "mi355x"}
     for name, found in usual.items():
@@ -233,7 +229,7 @@ def test_short_names_are_the_usual_variant(run: Any) -> None:
     assert (said[0], said[2]) == (0, "llamapar: --gpu A100 80GB is a100-80gb\n")
 
 
-def test_a_gpu_of_ones_own_is_the_same_data_everywhere(tmp_path: Path, run: Any) -> None:
+def test_a_gpu_of_ones_own_is_the_same_data_everywhere(tmp_path, run):
     data = {"base": "h100-80gb", "memory_gib": 79.5, "watts": 600}
     own = hardware(data)
     assert (own.hbm_bytes, own.watts, own.name) == (79.5 * 2**30, 600, "h100-80gb of one's own")
@@ -272,11 +268,11 @@ tokens/s of a GPU in several releases (NVIDIA-NeMo/Megatron-Bridge docs/performa
 
 
 @pytest.mark.parametrize("row", BRIDGE.split("\n")[1:-1])
-def test_a_precision_is_as_fast_as_what_they_were_fitted_to(row: str) -> None:
+def test_a_precision_is_as_fast_as_what_they_were_fitted_to(row):
     gpu, precision, *numbers = row.split()
     gpus, tp, pp, cp, virtual_stages, batch, *measured = map(int, numbers)
     layout = lp.Layout(tp=tp, pp=pp, cp=cp, dp=gpus // (tp * pp * cp), virtual_stages=virtual_stages)
-    asked: dict[str, Any] = {"global_batch": batch, "micro_batch": 1, "seq_len": 8192, "gpu": gpu}
+    asked = {"global_batch": batch, "micro_batch": 1, "seq_len": 8192, "gpu": gpu}
     asked |= {"framework": "megatron-lm", "layer_split": "balanced ends", "overlap_tp": True}
     found = lp.cost("llama3.1-405b", layout, precision=precision, **asked)
     assert found.tokens_per_second_per_gpu == pytest.approx(sum(measured) / len(measured), rel=0.05)
@@ -313,9 +309,7 @@ FASTER_LINK |= {"cp_method": "all_gather", "overlap_tp": False}
 @settings(max_examples=40, deadline=None)
 @example(lp.Layout(tp=2, cp=2, pp=4, dp=8, zero=0), FASTER_LINK, "link_rate")
 @given(LAYOUTS, KINDS, st.sampled_from(["link_rate", "net_rate", "hbm_rate", "bfloat16", "float8"]))
-def test_no_term_is_negative_and_more_bandwidth_never_slows(
-    layout: lp.Layout, kinds: dict[str, Any], rate: str
-) -> None:
+def test_no_term_is_negative_and_more_bandwidth_never_slows(layout, kinds, rate):
     gpu = HARDWARE["h100-80gb"]
     faster = replace(gpu, **{rate: 2 * getattr(gpu, rate)})
     known = {"seq_len": 4096, "global_batch": 32, **kinds}
@@ -326,7 +320,7 @@ def test_no_term_is_negative_and_more_bandwidth_never_slows(
 
 @settings(max_examples=25, deadline=None)
 @given(LAYOUTS, KINDS)
-def test_twice_the_gpus_are_never_more_than_twice_as_fast(layout: lp.Layout, kinds: dict[str, Any]) -> None:
+def test_twice_the_gpus_are_never_more_than_twice_as_fast(layout, kinds):
     known = {"seq_len": 4096, "global_batch": 32, **kinds}
     now = lp.cost("llama3-8b", layout, **known)
     wider = lp.cost("llama3-8b", layout.replace(dp=2 * layout.dp), **known)

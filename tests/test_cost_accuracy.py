@@ -1,9 +1,6 @@
 """Predicted steps beside published ones: the pages' numbers are the benchmarks'."""
 
-from __future__ import annotations
-
 import statistics
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -19,7 +16,7 @@ from llamapar.timing.profiles import PROFILES, SPREADS
 
 
 @pytest.fixture(scope="module", autouse=True)
-def scored_once() -> Iterator[None]:
+def scored_once():
     """Every measured step is predicted once, for the pages and the spreads as well."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(as_printed, "time_rows", cache(as_printed.time_rows))
@@ -32,25 +29,25 @@ def fair(half: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("script", [as_printed, table4, paper_memory], ids=lambda script: script.__name__)
-def test_a_page_has_what_its_script_computes(script: Any) -> None:
+def test_a_page_has_what_its_script_computes(script):
     assert _page.PAGE.read_text("utf-8") == _page.filled(script.tables()), "--page"
 
 
-def test_every_row_of_table_4_is_read_in_each_way() -> None:
-    found: dict[str, list[Any]] = {}
+def test_every_row_of_table_4_is_read_in_each_way():
+    found = {}
     for one in table4.readings():
         found.setdefault(one.says, []).append(one)
     assert [len(rows) for rows in found.values()] == [3] * len(table4.OPEN) + [1] * len(table4.DOCUMENTS)
     assert [f"{100 * one.measured:.1f}" for one in found["as assumed"]] == ["43.5", "40.4", "38.4"]
 
 
-def test_the_rows_that_table_4_decides_are_within_two_points() -> None:
+def test_the_rows_that_table_4_decides_are_within_two_points():
     near = [abs(row.causal - row.measured) for row in table4.readings() if row.says == "as assumed"]
     assert max(near[:2]) <= 0.02
 
 
 @pytest.mark.parametrize("half", ["seen", "unseen"])
-def test_steps_are_as_near_as_was_asked(half: str) -> None:
+def test_steps_are_as_near_as_was_asked(half):
     errors = sorted(abs(one.error) for one in fair(half))
     assert statistics.median(errors) <= 0.09
     assert as_printed.percentile(errors, 0.9) <= 0.25
@@ -58,7 +55,7 @@ def test_steps_are_as_near_as_was_asked(half: str) -> None:
     assert statistics.mean(as_printed.pairs(fair(half))) >= 0.9
 
 
-def test_a_command_line_is_what_a_row_tells() -> None:
+def test_a_command_line_is_what_a_row_tells():
     told = next(one for one in as_printed.ultrascale() if one.facts["zero"])
     line = as_printed.words("cost", as_printed.hugging_face(told.model), told.facts)
     assert line[:2] == ["cost", "--model"]
@@ -69,9 +66,9 @@ def test_a_command_line_is_what_a_row_tells() -> None:
     assert one.measured == pytest.approx(made.tokens / told.value / made.layout.world)
 
 
-def test_zero_3_of_that_time_loses_to_tp_and_pp_as_it_did() -> None:
+def test_zero_3_of_that_time_loses_to_tp_and_pp_as_it_did():
     """arXiv:2104.04473 table 2: in five of five pairs of the same GPUs and batch, 1.06 to 3.3 times."""
-    found: dict[tuple[str, int], dict[bool, tuple[float, float]]] = {}
+    found = {}
     for told in as_printed.published():
         if told.name.startswith("sc21-t2"):
             cost = cost_accuracy.cost_of(told)
@@ -88,7 +85,7 @@ def test_zero_3_of_that_time_loses_to_tp_and_pp_as_it_did() -> None:
 # -- intervals -------------------------------------------------------------------------------------
 
 
-def test_intervals_are_those_of_the_half_seen() -> None:
+def test_intervals_are_those_of_the_half_seen():
     """Found by the script; each end is within a hundredth or two of what is kept."""
     measured = cost_accuracy.measured_spreads("seen")
     for kind, spread in SPREADS.items():
@@ -101,11 +98,11 @@ def test_intervals_are_those_of_the_half_seen() -> None:
 # -- profiles --------------------------------------------------------------------------------------
 
 
-def test_no_constants_near_a_profiles_fit_its_rows_better() -> None:
+def test_no_constants_near_a_profiles_fit_its_rows_better():
     """Found by the script on the half that may be seen; the other half says how near it is."""
     made, rows = PROFILES["nanotron"], cost_accuracy.runs("nanotron", "seen")
 
-    def error(slower: float, host: float) -> float:
+    def error(slower, host):
         return statistics.mean(map(abs, cost_accuracy.refitted(rows, slower, host)))
 
     own = error(made.slower, made.host)
@@ -115,8 +112,8 @@ def test_no_constants_near_a_profiles_fit_its_rows_better() -> None:
     assert error(1.0, 0.0) > 2 * own
 
 
-def test_a_trainers_profile_is_on_unless_it_is_left_out() -> None:
-    known: dict[str, Any] = {"seq_len": 4096, "global_batch": 8, "dp": 8}
+def test_a_trainers_profile_is_on_unless_it_is_left_out():
+    known = {"seq_len": 4096, "global_batch": 8, "dp": 8}
     named, bare, other = (
         lp.cost("llama3.2-1b", **known, framework=name, profile=profile)
         for name, profile in (("nanotron", None), ("nanotron", "none"), ("torchtitan", None))
@@ -127,7 +124,7 @@ def test_a_trainers_profile_is_on_unless_it_is_left_out() -> None:
     assert "as fitted" in best.seconds
 
 
-def test_a_profile_is_a_term_of_its_own() -> None:
+def test_a_profile_is_a_term_of_its_own():
     known = {"seq_len": 8192, "global_batch": 2048, "recompute": "none", "kernels": "eager"}
     layout = lp.Layout(tp=8, pp=16, dp=64, virtual_stages=8)
     bare, fitted = (lp.cost("llama3.1-405b", layout, **known, profile=p) for p in (None, "nanotron"))

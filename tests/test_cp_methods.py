@@ -1,10 +1,5 @@
 """Methods of context parallelism: their names, the heads that can be traded, and what a trade takes."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import llamapar as lp
@@ -30,20 +25,20 @@ B8 = lp.model("llama3-8b")
         ("ulysses:16", "ulysses:16", 8, 1),
     ],
 )
-def test_a_method_by_each_of_its_names(said: str, name: str, heads: int, ring: int) -> None:
+def test_a_method_by_each_of_its_names(said, name, heads, ring):
     found = CpMethod.of(said, 8)
     assert method_named(said) == name
     assert (found.heads, found.ring, found.gathers) == (heads, ring, name == "all_gather")
 
 
 @pytest.mark.parametrize("said", ["ulisses", "ulysses:0", "ulysses:x", "ring:2", "", 4, None, ["ring"]])
-def test_what_is_no_method_is_refused(said: Any) -> None:
+def test_what_is_no_method_is_refused(said):
     with pytest.raises(lp.LayoutError, match=r"is not known\n  why  known are all_gather, ring, ulysses"):
         method_named(said)
     assert of_comm_type(said, None) is None
 
 
-def test_a_fix_keeps_the_gpus_and_passes() -> None:
+def test_a_fix_keeps_the_gpus_and_passes():
     report = lp.check(B8, tp=4, cp=16, cp_method="a2a", gpus=64, seq_len=131072, framework="megatron-lm")
     assert [dict(fix.changes).get("cp_method") for fix in report.fixes] == ["ulysses:2", "ring", None]
     for fix in report.fixes:
@@ -52,9 +47,9 @@ def test_a_fix_keeps_the_gpus_and_passes() -> None:
 
 
 @pytest.mark.parametrize("method", ["ulysses", "ulysses:4", "ring"])
-def test_fixes_are_found_at_the_size_of_the_papers_run(method: str) -> None:
+def test_fixes_are_found_at_the_size_of_the_papers_run(method):
     """The search tries cp up to the number of GPUs, which times the job's own pp and dp is no layout."""
-    job: dict[str, Any] = {"tp": 8, "pp": 16, "dp": 128, "zero": 2, "seq_len": 8192, "gpu": "h100-80gb"}
+    job = {"tp": 8, "pp": 16, "dp": 128, "zero": 2, "seq_len": 8192, "gpu": "h100-80gb"}
     [memory] = [f for f in lp.check("llama3.1-405b", **job, cp_method=method).findings if f.code == "LP512"]
     assert memory.fixes
     for fix in memory.fixes:
@@ -83,7 +78,7 @@ SCRIPT = (
         ("--cp-comm-type a2b", None, []),
     ],
 )
-def test_megatrons_arguments(tmp_path: Path, words: str, method: str | None, errors: list[str]) -> None:
+def test_megatrons_arguments(tmp_path, words, method, errors):
     script = tmp_path / "train.sh"
     script.write_text(SCRIPT + words)
     settings = lp.read_settings(script)
@@ -100,7 +95,7 @@ DEEPSPEED = "ValueError: Attention head count 12 is not divisible by SP size 8"
 
 
 @pytest.mark.parametrize("text", [TRANSFORMER_ENGINE, DEEPSPEED])
-def test_the_errors_of_others_are_explained_by_what_cuts_heads_over_cp(text: str) -> None:
+def test_the_errors_of_others_are_explained_by_what_cuts_heads_over_cp(text):
     told = lp.explain(text)
     assert (told.verdict, told.best.category) == ("sharding", "heads_not_divisible")
     assert any('cp_method="ring"' in str(fix) for fix in told.best.fixes)
@@ -110,7 +105,7 @@ def test_the_errors_of_others_are_explained_by_what_cuts_heads_over_cp(text: str
 
 
 @pytest.mark.parametrize(("cp", "outside"), [(4, 0), (8, 0), (16, 8)])
-def test_an_all_to_all_takes_each_ranks_own_links(cp: int, outside: int) -> None:
+def test_an_all_to_all_takes_each_ranks_own_links(cp, outside):
     """7B, as many KV heads as query heads: 32 of each, dealt to cp ranks. Nothing runs beside it."""
     model, gpu = lp.model("llama2-7b"), hardware("h100-80gb")
     how = Conditions(gpu, recompute="none", cp_method="ulysses")
@@ -121,7 +116,7 @@ def test_an_all_to_all_takes_each_ranks_own_links(cp: int, outside: int) -> None
     assert term.value == pytest.approx(slowest + 4 * (START + (NET_HOP if outside else HOP)), rel=1e-9)
 
 
-def test_a_ring_of_groups_hides_its_keys_and_no_trade() -> None:
+def test_a_ring_of_groups_hides_its_keys_and_no_trade():
     gpu = hardware("h100-80gb")
     seconds = {
         way: layer(Conditions(gpu, recompute="none", cp_method=way), B8, lp.Layout(cp=8), 131072, 1)

@@ -1,13 +1,10 @@
 """Who holds what: every unit of every parameter is somewhere, and whoever asks is told the same."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import math
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -55,7 +52,7 @@ def cuts(draw: st.DrawFn) -> Cut:
 
 
 @given(cuts())
-def test_every_unit_is_held_as_often_as_there_are_copies(cut: Cut) -> None:
+def test_every_unit_is_held_as_often_as_there_are_copies(cut):
     tp, padded = cut.layout.tp, cut.vocab.padded
     for p in one_of_each(cut.model):
         placement, copies = cut.placement(p.key), cut.copies(p.key)
@@ -71,7 +68,7 @@ def test_every_unit_is_held_as_often_as_there_are_copies(cut: Cut) -> None:
 
 
 @given(cuts())
-def test_a_local_shape_is_as_long_as_its_rows(cut: Cut) -> None:
+def test_a_local_shape_is_as_long_as_its_rows(cut):
     for p in one_of_each(cut.model):
         placement = cut.placement(p.key)
         for rank in {0, cut.layout.tp // 2, cut.layout.tp - 1}:
@@ -83,7 +80,7 @@ def test_a_local_shape_is_as_long_as_its_rows(cut: Cut) -> None:
 
 
 @given(models(), st.integers(1, 20))
-def test_without_copies_and_pads_a_piece_is_torchs_chunk(model: lp.ModelConfig, tp: int) -> None:
+def test_without_copies_and_pads_a_piece_is_torchs_chunk(model, tp):
     cut = Cut(model, lp.Layout(tp=tp))
     for p in one_of_each(model):
         placement = cut.placement(p.key)
@@ -95,7 +92,7 @@ def test_without_copies_and_pads_a_piece_is_torchs_chunk(model: lp.ModelConfig, 
 
 
 @given(cuts())
-def test_query_heads_find_their_kv_heads_where_copies_lie_side_by_side(cut: Cut) -> None:
+def test_query_heads_find_their_kv_heads_where_copies_lie_side_by_side(cut):
     if not (cut.interleave and cut.heads.ok):
         return
     width, group = cut.model.head_dim, cut.model.group_size
@@ -106,7 +103,7 @@ def test_query_heads_find_their_kv_heads_where_copies_lie_side_by_side(cut: Cut)
         assert cut.rows("w2", rank) == cut.rows("w1", rank)
 
 
-def test_columns_of_an_embedding_and_the_longest_sequence() -> None:
+def test_columns_of_an_embedding_and_the_longest_sequence():
     cut = Cut(lp.model("llama2-13b"), lp.Layout(tp=2), embedding_columns=True)
     shapes = {p.key: cut.local_shape(p, 1) for p in one_of_each(cut.model)}
     assert (shapes["tok_embeddings"], shapes["output"]) == ((32000, 2560), (16000, 5120))
@@ -116,7 +113,7 @@ def test_columns_of_an_embedding_and_the_longest_sequence() -> None:
     assert Cut(model, layout, seq_len=64, chunking="contiguous").sequence == short
 
 
-def test_the_maps_are_those_of_the_public_functions() -> None:
+def test_the_maps_are_those_of_the_public_functions():
     model, layout, padding = lp.model("llama3-70b"), lp.Layout(tp=16, pp=4), Padding(128, per_tp=True)
     cut = Cut(model, layout, padding=padding, kv_replication=True, layer_split="remainder first")
     assert cut.heads == lp.heads(model, layout, kv_replication=True)
@@ -131,10 +128,8 @@ def test_the_maps_are_those_of_the_public_functions() -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("padding", [NO_PADDING, Padding(8, per_tp=True)], ids=str)
 @pytest.mark.parametrize("interleave", [True, False])
-def test_a_run_cuts_the_pieces_that_the_cut_tells(
-    layout: lp.Layout, padding: Padding, interleave: bool
-) -> None:
-    known: dict[str, Any] = {"padding": padding, "kv_replication": True, "interleave": interleave}
+def test_a_run_cuts_the_pieces_that_the_cut_tells(layout, padding, interleave):
+    known = {"padding": padding, "kv_replication": True, "interleave": interleave}
     cut, sharding = Cut(SMALL, layout, **known), Sharding(SMALL, layout, **known)
     setting = Setting(SMALL, layout, **known, seq_len=32)
     for p, rank in itertools.product(one_of_each(SMALL), range(layout.tp)):
@@ -152,7 +147,7 @@ def test_a_run_cuts_the_pieces_that_the_cut_tells(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_memory_counts_the_pieces_that_a_run_cuts(layout: lp.Layout) -> None:
+def test_memory_counts_the_pieces_that_a_run_cuts(layout):
     setting = Setting(SMALL, layout, kv_replication=True, seq_len=64, global_batch=layout.dp)
     sizes = Sizes(SMALL, layout, seq_len=64, kv_replication=True)
     at = {"tp": 0, "cp": 0, "dp": 0}
@@ -166,7 +161,7 @@ def test_memory_counts_the_pieces_that_a_run_cuts(layout: lp.Layout) -> None:
 
 @settings(deadline=None)
 @given(models(), st.sampled_from([1, 2, 4, 8]))
-def test_traffic_of_gradients_is_that_of_the_pieces(model: lp.ModelConfig, tp: int) -> None:
+def test_traffic_of_gradients_is_that_of_the_pieces(model, tp):
     layout = lp.Layout(tp=tp, dp=2)
     cut = Cut(model, layout, kv_replication=True)
     if cut.heads.reason:
@@ -201,7 +196,7 @@ def dispatches(source: str, keys: bool) -> list[int]:
     return sorted(found)
 
 
-def test_a_unit_is_dispatched_on_by_the_cut_alone() -> None:
+def test_a_unit_is_dispatched_on_by_the_cut_alone():
     for path in sorted(PACKAGE.rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
         if name not in MAY_DISPATCH and not name.startswith("place/"):

@@ -1,11 +1,10 @@
 """Numbers that differ: the tensors, where in them, by which pattern, and the first wrong line."""
 
-from __future__ import annotations
-
+import tomllib
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -20,55 +19,9 @@ from llamapar.programs import FAULTS, attention, vocab
 from llamapar.records.trace import Tape, TapeStep
 from llamapar.spmd import collectives
 
-TOLD = {
-    "drop_all_reduce": ("Output out: each rank has its own summand of the sum over tp", ""),
-    "sum_twice": (
-        "w1, w2 and 1 more: 2 × the right one (2 = tp); at tp=4 it is 4; partial.grad",
-        "row_output",
-    ),
-    "no_kv_grad_sum": ("wk, wv: each rank has its own summand of the sum over tp of ranks with the same", ""),
-    "no_context_grad_sum": ("wq, wk, wv and 1 more: each rank has its own summand of the sum over cp", ""),
-    "contiguous_positions": (
-        "Output out, tokens 16–63: it is what one process makes when each rank counts its tokens as if they "
-        "were contiguous; q is",
-        "rope(q, positions",
-    ),
-    "tile_kv": ("makes when copies of KV heads are laid out in turn, rank r with KV head r mod", "causal("),
-    "kv_heads_in_turn": ("makes when query heads read a rank's KV heads in turn, not in groups", "causal("),
-    "rope_by_halves": ("makes when RoPE turns dims i and i + head_dim/2 together", "rope(q, positions"),
-    "documents_ignored": ("makes when tokens attend to other documents, too", "causal("),
-    "norm_without_eps": ("makes when norms have no eps", "rms_norm("),
-    "batch_for_sequence": ("q is the first that is wrong: the right numbers in another order", "split_heads"),
-    "micro_batches_swapped": (
-        "makes when neighbouring micro-batches have each other's targets",
-        "1F0: 1F0, the forward of micro-batch 0 at",
-    ),
-    "gradients_too_early": (
-        "and 9 more: it is the sum over sequences 0–5, of 8",
-        "1B3: attention_norm.weight.grad +=",
-    ),
-    "means_not_corrected": ("AdamW's means are not corrected", "update.adamw("),
-    "maximum_not_shared": (
-        "top is the first that is wrong: each rank has its own; right is their max",
-        "maximum(",
-    ),
-    "slices_not_summed": (
-        "on rank 0 what rank 0 has of partial, where the sum over ranks 0–1",
-        "row_output(",
-    ),
-    "shards_out_of_order": ("columns in another order: rank 0 has 192–383 where 0–191", "self._shards"),
-    "last_row_missed": ("Output out: zero where it differs", "F.embedding"),
-    "scale_forgotten": ("makes when scores are not divided by sqrt(head_dim); heads", "causal(q, k, v"),
-    "norm_forgets_pp": ("Output norm: it is the norm of each rank's own gradients", "update.over_stages("),
-    "clipped_per_rank": (
-        "gradients are clipped by the norm of each rank's own gradients",
-        "update.clip_factor(",
-    ),
-    "weights_late": ("the weights of before the step", "update.gathered_weight("),
-    "decay_in_gradient": ("the decay went through the mean", "update.adamw("),
-}
+FAULTS_TOLD = tomllib.loads(Path(__file__).with_name("faults.toml").read_text("utf-8"))
+TOLD = {name: (row["said"], row["line"]) for name, row in FAULTS_TOLD.items() if "said" in row}
 """A fault → a part of its sentence, and of the first wrong line."""
-
 
 QUICK = ("drop_all_reduce", "contiguous_positions", "tile_kv", "documents_ignored", "slices_not_summed")
 """What `make test` runs; the others, among them whole training steps of a minute each, are the soak's."""
@@ -77,7 +30,7 @@ QUICK = ("drop_all_reduce", "contiguous_positions", "tile_kv", "documents_ignore
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.soak) for name in TOLD]
 )
-def test_a_fault_is_told_by_tensors_place_and_pattern(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_told_by_tensors_place_and_pattern(name, monkeypatch):
     monkeypatch.setattr("llamapar.execution.differences.SECONDS", 60.0)  # on a machine with other work, too
     fault = FAULTS[name]
     run = lp.run(fault.program, "tiny", fault.layout, fault=name, dtype="float64", **fault.needs)
@@ -91,7 +44,7 @@ def test_a_fault_is_told_by_tensors_place_and_pattern(name: str, monkeypatch: py
         assert shown._repr_mimebundle_()["text/html"] in run._repr_html_()
 
 
-def test_a_wrong_collective_is_told_by_the_ranks_that_it_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_collective_is_told_by_the_ranks_that_it_sums(monkeypatch):
     monkeypatch.setattr("llamapar.execution.differences.SECONDS", 60.0)
     monkeypatch.setattr(
         vocab, "row_output", lambda partial, mesh, _: collectives.all_reduce(partial, mesh, "cp")
@@ -108,7 +61,7 @@ def test_a_wrong_collective_is_told_by_the_ranks_that_it_sums(monkeypatch: pytes
     ]
 
 
-def test_what_one_process_does_wrong_alone_is_no_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_process_does_wrong_alone_is_no_cut(monkeypatch):
     monkeypatch.setattr("llamapar.execution.differences.SECONDS", 60.0)
     rope = attention.rope
     monkeypatch.setattr(attention, "rope", lambda t, positions, model: rope(t, 2 * positions, model))
@@ -137,7 +90,7 @@ def of_two_ranks(change: dict[int, torch.Tensor]) -> Pieces:
         (0, [0, 1, 4, 5], "on rank 0"),  # heads 0 and 2 are no regular place
     ],
 )
-def test_a_place_is_said_in_units_and_by_whose_they_are(rank: int, rows: list[int], words: str) -> None:
+def test_a_place_is_said_in_units_and_by_whose_they_are(rank, rows, words):
     change = torch.zeros(8, 5)
     change[list(rows)] = 1
     assert patterns.place_in_words(of_two_ranks({rank: change})) == words
@@ -151,9 +104,7 @@ def test_a_place_is_said_in_units_and_by_whose_they_are(rank: int, rows: list[in
         ("layer", "layers", {2: {5}}, "PP rank 1: layer 5"),
     ],
 )
-def test_what_differs_is_marked_on_the_map_of_who_holds_it(
-    unit: str, lane: str, off: dict[int, set[int]], said: str
-) -> None:
+def test_what_differs_is_marked_on_the_map_of_who_holds_it(unit, lane, off, said):
     cut = Cut(lp.ModelConfig(16, 8, 8, 4, 8, 16, head_dim=2), lp.Layout(tp=2, pp=2))
     held = dict(enumerate([range(4), range(4, 8)] * 2))
     found = drawn_on("it", cut, unit, 8, {} if unit == "layer" else held, off)
@@ -170,11 +121,11 @@ def test_what_differs_is_marked_on_the_map_of_who_holds_it(
     assert drawn_on("it", cut, "head", 8, dict.fromkeys(held, range(8)), off) is None
 
 
-def test_a_pattern_is_said_only_where_it_fits_to_rounding() -> None:
+def test_a_pattern_is_said_only_where_it_fits_to_rounding():
     t = of_two_ranks({})
     own = {rank: side.clone() for rank, (side, _) in t.pairs.items()}
 
-    def said(owns: dict[int, torch.Tensor]) -> str:
+    def said(owns):
         names = {"tp": 2.0, "cp": 2.0}
         return patterns.pattern_of(
             Pieces(t.kind, t.name, t.whole, t.axes, owns, t.parts), lp.Layout(tp=2), names
@@ -196,7 +147,7 @@ def test_a_pattern_is_said_only_where_it_fits_to_rounding() -> None:
     assert patterns.pattern_of(joins, lp.Layout(tp=4), {}) == "zero where it differs"
 
 
-def test_ranks_of_tp_never_average_and_those_of_dp_may() -> None:
+def test_ranks_of_tp_never_average_and_those_of_dp_may():
     whole = torch.randn(8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     owns = {0: whole * 1.5, 1: whole * 0.5}
     axes = [Axis("channel")]
@@ -213,13 +164,13 @@ def test_ranks_of_tp_never_average_and_those_of_dp_may() -> None:
         ([[0, 2], [1, 3]], ""),
     ],
 )
-def test_a_maximum_in_place_of_a_sum_is_told_with_its_groups(groups: list[list[int]], words: str) -> None:
+def test_a_maximum_in_place_of_a_sum_is_told_with_its_groups(groups, words):
     columns = [*torch.randn(4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)]
     own = torch.stack([sum(columns[rank] for rank in of) for of in groups]).amax(0)
     assert patterns.maximum_in_words(own, columns, [1.0] * 4, 1e-9) == words
 
 
-def test_a_tensor_of_another_shape_is_told_by_the_rows_that_it_leaves_out() -> None:
+def test_a_tensor_of_another_shape_is_told_by_the_rows_that_it_leaves_out():
     t = of_two_ranks({})
     own = t.pairs[1][0]
     others = {1: own[[0, 1, 2, 4, 5, 6]]}
@@ -232,13 +183,13 @@ def test_a_tensor_of_another_shape_is_told_by_the_rows_that_it_leaves_out() -> N
 
 
 @pytest.mark.parametrize("times", [False, True])
-def test_a_tensor_in_place_of_another_is_told_if_the_reference_computes_with_that(times: bool) -> None:
+def test_a_tensor_in_place_of_another_is_told_if_the_reference_computes_with_that(times):
     x, gate, bias, scale = torch.rand(4, 2, 8, generator=torch.Generator().manual_seed(0)).double() + 1
     right = x * scale if times else x + bias
     wrong = x * gate if times else x + gate
     made = TapeStep("f:1", "", "y", None, {}, whole=wrong)
     read = TapeStep("f:0", "", "gate", None, {}, whole=gate)
-    task: Any = SimpleNamespace(given={"bias": bias, "scale": scale})
+    task = SimpleNamespace(given={"bias": bias, "scale": scale})
     line = FirstLine(task, made, (read,), made, [right], True)
     assert in_place_of(line) == f"gate in place of {'scale' if times else 'bias'}"
     assert in_place_of(line._replace(like=[right + 1e-6])) == ""
@@ -246,8 +197,8 @@ def test_a_tensor_in_place_of_another_is_told_if_the_reference_computes_with_tha
     assert in_place_of(line._replace(reads=(replace(read, whole=gate * 0),))) == ""
 
 
-def test_a_result_that_is_equal_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    followed: list[object] = []
+def test_a_result_that_is_equal_is_not_followed(monkeypatch):
+    followed = []
     monkeypatch.setattr("llamapar.execution.result.of_program", lambda *given: followed.append(given))
     run = lp.run("mlp", "tiny", dict(tp=2))
     assert run.ok
@@ -258,7 +209,7 @@ def test_a_result_that_is_equal_is_not_followed(monkeypatch: pytest.MonkeyPatch)
 WATCHED = (None, dict(tp=2)), (None, dict(cp=2)), ("slices_not_summed", dict(tp=2))
 
 
-def test_two_tapes_part_at_the_first_line_with_other_numbers_or_shapes() -> None:
+def test_two_tapes_part_at_the_first_line_with_other_numbers_or_shapes():
     right, one, broken = (lp.watch("mlp", case=case, **layout).record for case, layout in WATCHED)
     assert lp.compare(right, one).summary.endswith("equal to the run of tp=2 cp=1 pp=1 dp=1")
     found = lp.compare(right, broken)
@@ -279,10 +230,10 @@ def test_two_tapes_part_at_the_first_line_with_other_numbers_or_shapes() -> None
         lp.compare(shapes[0], right)
 
 
-def test_two_cells_part_where_what_all_ranks_hold_alike_differs() -> None:
+def test_two_cells_part_where_what_all_ranks_hold_alike_differs():
     """A cell's tape has no whole: its copies are compared, or on equal ranks each rank's own."""
 
-    def tape(layout: str, own: dict[int, float], total: float) -> Tape:
+    def tape(layout, own, total):
         made = [("h", own), ("y", dict.fromkeys(own, total))]
         values = [(name, {r: torch.tensor([n]) for r, n in of.items()}) for name, of in made]
         shapes = dict.fromkeys(own, (1,))
@@ -304,9 +255,7 @@ def test_two_cells_part_where_what_all_ranks_hold_alike_differs() -> None:
         ("attention", "tiny", dict(tp=4, dp=8), "at most 16 ranks are followed"),
     ],
 )
-def test_two_runs_that_have_nothing_in_common_are_refused(
-    program: str, model: Any, options: dict[str, Any], why: str
-) -> None:
+def test_two_runs_that_have_nothing_in_common_are_refused(program, model, options, why):
     one = lp.run("attention", "tiny", dict(tp=2))
     layout = {axis: options.pop(axis) for axis in ("tp", "dp") if axis in options}
     with pytest.raises(

@@ -1,7 +1,5 @@
 """The dry engine: one rank's shapes, bytes and memory, against formulas, other engines, torch's tracker."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any
@@ -67,7 +65,7 @@ def volumes(result: Result) -> dict[tuple[str, str], tuple[int, int]]:
 # -- rank 12,345 and its neighbour -----------------------------------------------------------------
 
 
-def test_a_rank_of_the_papers_long_context_layout() -> None:
+def test_a_rank_of_the_papers_long_context_layout():
     found = as_foretold(model="llama3.1-405b", layout=PAPER, rank=12345, seq_len=131072, dtype="bfloat16")
     assert found.memory.coord == Coord(tp=1, cp=7, pp=0, dp=6)
     assert found.memory.peers["cp"] == range(12289, 12410, 8)
@@ -84,9 +82,7 @@ def test_a_rank_of_the_papers_long_context_layout() -> None:
 @pytest.mark.parametrize(
     ("seq_len", "cp", "per_axis"), [(8192, 1, {}), (131072, 16, {"cp": (16, 503_316_480)})]
 )
-def test_eight_layers_of_405b_send_what_was_measured_before(
-    seq_len: int, cp: int, per_axis: dict[str, tuple[int, int]]
-) -> None:
+def test_eight_layers_of_405b_send_what_was_measured_before(seq_len, cp, per_axis):
     layout = lp.Layout(tp=8, cp=cp, pp=16)
     rank = layout.rank_of(pp=1)
     found = run(
@@ -99,24 +95,24 @@ def test_eight_layers_of_405b_send_what_was_measured_before(
 
 
 @pytest.mark.parametrize("cp_method", ["ulysses", "ulysses:4"])
-def test_a_rank_that_trades_heads_keeps_and_sends_what_the_formulas_say(cp_method: str) -> None:
+def test_a_rank_that_trades_heads_keeps_and_sends_what_the_formulas_say(cp_method):
     layout = lp.Layout(tp=2, cp=8, pp=2)
-    known: Any = {"seq_len": 8192, "dtype": "bfloat16", "micro_batches": 2, "kv_replication": True}
+    known = {"seq_len": 8192, "dtype": "bfloat16", "micro_batches": 2, "kv_replication": True}
     found = as_foretold(model="llama3-8b", layout=layout, rank=11, cp_method=cp_method, **known)
     assert_keeps_what_memory_says(found)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "zbv"])
-def test_bytes_are_those_of_the_formulas_on_every_pp_rank(schedule: str) -> None:
+def test_bytes_are_those_of_the_formulas_on_every_pp_rank(schedule):
     model = lp.model("tiny").replace(tied=True)
     for rank in (0, 5):
         as_foretold(model=model, rank=rank, schedule=schedule, micro_batches=4, global_batch=8)
 
 
 @pytest.mark.parametrize("program", ["llama", "step"])
-def test_a_rank_does_what_it_does_among_all_the_others(program: str) -> None:
+def test_a_rank_does_what_it_does_among_all_the_others(program):
     layout = lp.Layout(tp=2, pp=2, dp=1 + (program == "step"), zero=2)
-    options: Any = {"layout": layout, "schedule": "1f1b", "micro_batches": 3, "global_batch": 3 * layout.dp}
+    options = {"layout": layout, "schedule": "1f1b", "micro_batches": 3, "global_batch": 3 * layout.dp}
     whole = lp.run(program, "tiny", engine="local", **options)
     for rank in (1, 2):
         found = run(program, rank=rank, **options)
@@ -126,7 +122,7 @@ def test_a_rank_does_what_it_does_among_all_the_others(program: str) -> None:
         assert {name: tuple(t.shape) for name, t in found.reports[0].gradients.items()} == shapes
 
 
-def test_what_a_dry_run_lacks_says_why() -> None:
+def test_what_a_dry_run_lacks_says_why():
     found = run("mlp")
     for name in ("outputs", "gradients", "state"):
         with pytest.raises(
@@ -143,7 +139,7 @@ def test_what_a_dry_run_lacks_says_why() -> None:
 
 
 @pytest.mark.parametrize("zero", [2, 3])
-def test_what_zero_shares_is_sent_as_the_formulas_say(zero: int) -> None:
+def test_what_zero_shares_is_sent_as_the_formulas_say(zero):
     layout = lp.Layout(tp=2, cp=2, pp=2, dp=4, zero=zero, dp_replicate=2)
     found = as_foretold(layout=layout, rank=5, micro_batches=4)
     copied = run(layout=layout.replace(zero=1), rank=5, micro_batches=4)
@@ -153,7 +149,7 @@ def test_what_zero_shares_is_sent_as_the_formulas_say(zero: int) -> None:
 
 
 @pytest.mark.parametrize("zero", range(4))
-def test_a_training_step_goes_through_the_update(zero: int) -> None:
+def test_a_training_step_goes_through_the_update(zero):
     layout = TINY.replace(zero=zero)
     for rank, dtype in ((0, "bfloat16"), (5, "float32")):
         found = as_foretold("step", layout=layout, rank=rank, steps=2, micro_batches=3, dtype=dtype)
@@ -181,13 +177,13 @@ def _at_the_end(curve: MemoryCurve) -> Counter[str]:
     return now
 
 
-def test_a_million_ranks() -> None:
+def test_a_million_ranks():
     layout = lp.Layout(tp=8, cp=4, pp=8, dp=4096)
     assert layout.world == 2**20
     as_foretold(model="llama3-8b", layout=layout, rank=2**20 - 1, seq_len=8192, micro_batches=2)
 
 
-def test_the_mesh_of_one_rank_is_torchs() -> None:
+def test_the_mesh_of_one_rank_is_torchs():
     layout = lp.Layout(tp=4, cp=2, pp=3, dp=2, order="tp-cp-pp-dp")
     for rank in range(0, layout.world, 7):
         with compat.fake_world(layout.world, rank):
@@ -221,8 +217,8 @@ def measured(
 
 
 @pytest.mark.parametrize(("schedule", "rank", "zero"), [("1f1b", 0, 1), ("zbv", 5, 1), ("1f1b", 5, 3)])
-def test_micro_batches_that_are_not_run_are_as_if_they_were(schedule: str, rank: int, zero: int) -> None:
-    options: Any = {"layout": TINY.replace(zero=zero), "schedule": schedule, "micro_batches": 4}
+def test_micro_batches_that_are_not_run_are_as_if_they_were(schedule, rank, zero):
+    options = {"layout": TINY.replace(zero=zero), "schedule": schedule, "micro_batches": 4}
     each, known = (measured(every, rank, **options) for every in (True, False))
     assert each[0].trace == known[0].trace
     assert sum(span.measured for span in each[1].spans) == len(each[1].spans)
@@ -240,7 +236,7 @@ def tracked(tracker: MemTracker) -> int:
     return int(tracker.get_tracker_snapshot("peak")[torch.device("meta")]["Total"])
 
 
-def test_the_peak_is_that_of_torchs_tracker() -> None:
+def test_the_peak_is_that_of_torchs_tracker():
     with MemTracker() as tracker:
         found = run("block", dtype="bfloat16", layout=lp.Layout(tp=2, cp=2, dp=2), rank=3)
     assert tracked(tracker) == found.memory.peak_bytes
@@ -259,13 +255,13 @@ def test_the_peak_is_that_of_torchs_tracker() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("options", [{}, {"global_batch": 12}, {"cp_method": "ring"}])
-def test_a_layer_keeps_what_memory_says_to_the_byte(dtype: str, options: dict[str, Any]) -> None:
+def test_a_layer_keeps_what_memory_says_to_the_byte(dtype, options):
     for rank in (0, 5):
         assert_keeps_what_memory_says(run(dtype=dtype, micro_batches=2, rank=rank, **options))
     assert_keeps_what_memory_says(run("block", dtype=dtype, **options))
 
 
-def test_what_is_alive_at_the_peak_is_named() -> None:
+def test_what_is_alive_at_the_peak_is_named():
     found = run("llama", rank=0, schedule="gpipe", micro_batches=8, dtype="bfloat16")
     assert set(found.memory.curve.alive) >= {"parameters", "gradients", "inputs", "activations: MLP"}
     assert sum(found.memory.curve.alive.values()) == found.memory.peak_bytes
@@ -276,7 +272,7 @@ def test_what_is_alive_at_the_peak_is_named() -> None:
 # -- what is shown and what is refused -------------------------------------------------------------
 
 
-def test_json_has_what_the_command_promises() -> None:
+def test_json_has_what_the_command_promises():
     told = run(rank=5, micro_batches=2).as_dict()
     found = told["memory"] | {name: told[name] for name in ("collectives", "bytes")}
     assert (told["ok"], found["rank"], found["coord"]) == (True, 5, {"tp": 1, "cp": 0, "pp": 1, "dp": 0})
@@ -299,12 +295,12 @@ def test_json_has_what_the_command_promises() -> None:
         ({"device": "cpu"}, "device='cpu' with engine='dry'\n  why  tensors are of the meta device"),
     ],
 )
-def test_what_a_dry_run_refuses(options: dict[str, Any], message: str) -> None:
+def test_what_a_dry_run_refuses(options, message):
     with pytest.raises(lp.LlamaparError, match=f"^{re.escape(message)}"):
         run(**options)
 
 
-def test_a_layout_that_check_refuses_is_refused_and_forced() -> None:
+def test_a_layout_that_check_refuses_is_refused_and_forced():
     with pytest.raises(lp.LlamaparError, match="rank=3 with engine='local'"):
         lp.run("mlp", "tiny", lp.Layout(tp=4), rank=3)
     with pytest.raises(lp.LayoutError, match="does not divide n_kv_heads"):
@@ -314,7 +310,7 @@ def test_a_layout_that_check_refuses_is_refused_and_forced() -> None:
     assert "ZeroDivisionError" in str(forced)
 
 
-def test_ctrl_c_and_cancel_end_it() -> None:
+def test_ctrl_c_and_cancel_end_it():
     with pytest.raises(lp.Cancelled, match="the run was cancelled"):
         run(cancel=lambda: True)
     assert not dist.is_initialized()

@@ -1,7 +1,5 @@
 """Edits tried in place: what they find, what they claim, and that nothing outside changes."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import socket
@@ -101,7 +99,7 @@ EFFECTS = {
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
-def test_a_trial_has_no_effect_outside(effect: str, tmp_path: Path) -> None:
+def test_a_trial_has_no_effect_outside(effect, tmp_path):
     (tmp_path / "old").write_text("before")
     (tmp_path / "held").write_text("before")
     shared = torch.zeros(4).share_memory_()
@@ -111,7 +109,7 @@ def test_a_trial_has_no_effect_outside(effect: str, tmp_path: Path) -> None:
     for each in (receiver, server):
         each.setblocking(False)
     os.set_blocking(reads, False)
-    signals: list[int] = []
+    signals = []
     import signal
 
     before = signal.signal(signal.SIGUSR1, lambda number, frame: signals.append(number))
@@ -122,14 +120,14 @@ def test_a_trial_has_no_effect_outside(effect: str, tmp_path: Path) -> None:
             "pipe": writes, "shared": shared,
         }  # fmt: skip
 
-        def state() -> object:
-            def received(read: Any) -> Any:
+        def state():
+            def received(read):
                 try:
                     return read()
                 except (BlockingIOError, InterruptedError):
                     return None
 
-            def accepted() -> bool:
+            def accepted():
                 connection = received(server.accept)
                 if connection is not None:
                     connection[0].close()
@@ -158,9 +156,7 @@ def test_a_trial_has_no_effect_outside(effect: str, tmp_path: Path) -> None:
     os.close(writes)
 
 
-def test_the_process_survives_its_trials_and_prints_nothing(
-    capfd: pytest.CaptureFixture[str], counts: Any
-) -> None:
+def test_the_process_survives_its_trials_and_prints_nothing(capfd, counts):
     # Forkservers of other tests may be children of this process, too.
     children = Path("/proc/self/task", str(os.getpid()), "children")
     handles, others = len(os.listdir("/proc/self/fd")), children.read_text()
@@ -172,11 +168,11 @@ def test_the_process_survives_its_trials_and_prints_nothing(
     assert children.read_text() == others
 
 
-def test_a_trial_that_hangs_is_ended() -> None:
+def test_a_trial_that_hangs_is_ended():
     assert child.run_apart(lambda: [None for _ in iter(int, 1)], 0.3) is None
 
 
-def test_the_parent_keeps_its_names_its_seed_and_its_tensors() -> None:
+def test_the_parent_keeps_its_names_its_seed_and_its_tensors():
     program, error = failing(
         "tp, n = 2, 8\nw = torch.ones(8, 4)[: n // tp]", "total = []", "w.zero_()\nw.view(n, 4)"
     )
@@ -197,9 +193,7 @@ ON_SHAPES = "tried on shapes alone: "
     ([ATTENTION, "tp = 4", "attention = Attention(tp)", "y = attention(torch.randn(2, 5, 24))"],
      "+ return self.wq(x).view(2, 5, self.n_heads // tp, 4)"),
 ])  # fmt: skip
-def test_where_a_fork_is_not_safe_shapes_alone_are_tried(
-    cells: list[str], edit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_a_fork_is_not_safe_shapes_alone_are_tried(cells, edit, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     found = repaired(*cells, hostile=Hostile(), config={"a": Hostile()})
     assert edit in found.edit, str(found)
@@ -209,12 +203,12 @@ def test_where_a_fork_is_not_safe_shapes_alone_are_tried(
     assert found.live.operands
 
 
-def test_beside_a_thread_of_the_users_nothing_outside_changes(tmp_path: Path) -> None:
+def test_beside_a_thread_of_the_users_nothing_outside_changes(tmp_path):
     running = threading.Event()
     # The function is a cell's, so the thread is no library's.
     cells = ["def wait_here():\n    running.wait()", "w = torch.ones(3, 4)"]
     last = "h = torch.ones(2, 4) @ w\nopen(place + '/new', 'w').close()"
-    space: dict[str, Any] = {"running": running}
+    space = {"running": running}
     exec(compile(cells[0], "<a cell>", "exec"), space)
     thread = threading.Thread(target=space["wait_here"])
     thread.start()
@@ -234,7 +228,7 @@ class HostileTensor(torch.Tensor):
         raise SystemExit("__torch_function__ was called")
 
 
-def test_nothing_of_the_users_is_called_while_facts_are_read() -> None:
+def test_nothing_of_the_users_is_called_while_facts_are_read():
     kind = HostileTensor._make_subclass(HostileTensor, torch.ones(2, 2))
     found = repaired(
         "w = torch.ones(3, 4)",
@@ -252,7 +246,7 @@ PLACES = tomllib.loads(Path(__file__).with_name("edit_places.toml").read_text("u
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_the_edit_is_found_wherever_the_line_stands(place: str) -> None:
+def test_the_edit_is_found_wherever_the_line_stands(place):
     found = repaired(*PLACES[place]["cells"])
     added = " ".join(line for line in found.edit if line.startswith("+ "))
     assert all(edit in added for edit in PLACES[place]["edits"]), str(found)
@@ -260,9 +254,7 @@ def test_the_edit_is_found_wherever_the_line_stands(place: str) -> None:
     assert found.proof[0].startswith(("proved: equals one process", "runs; "))
 
 
-def test_a_failure_in_an_imported_file_gets_the_diff_of_that_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_in_an_imported_file_gets_the_diff_of_that_file(tmp_path, monkeypatch):
     (tmp_path / "attention_file.py").write_text(
         f"from __future__ import annotations\nimport torch.nn as nn\n{ATTENTION}\n"
     )
@@ -279,7 +271,7 @@ def test_a_failure_in_an_imported_file_gets_the_diff_of_that_file(
 # -- what is claimed -------------------------------------------------------------------------------
 
 
-def test_eight_kv_heads_over_sixteen_ranks_have_no_edit() -> None:
+def test_eight_kv_heads_over_sixteen_ranks_have_no_edit():
     found = repaired(
         "n_heads, n_kv_heads, dim, seq, tp = 32, 8, 4096, 8192, 16\nhead_dim = dim // n_heads",
         'wk = torch.empty(n_kv_heads * head_dim, dim, device="meta")',
@@ -294,7 +286,7 @@ def test_eight_kv_heads_over_sixteen_ranks_have_no_edit() -> None:
     assert found.source == ("check: LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)",)
 
 
-def test_no_cut_is_cleared_where_an_earlier_cell_made_one() -> None:
+def test_no_cut_is_cleared_where_an_earlier_cell_made_one():
     """A cut that is written as a number fails with the degree 1 as well."""
     found = repaired(
         "wq = torch.randn(32, 24)\npart = wq[:8]", "q = (torch.ones(5, 24) @ part.T).view(5, 8, 4)"
@@ -303,14 +295,14 @@ def test_no_cut_is_cleared_where_an_earlier_cell_made_one() -> None:
     assert not any(line.startswith("proved") for line in found.proof)
 
 
-def test_two_edits_that_nothing_separates_are_both_shown() -> None:
+def test_two_edits_that_nothing_separates_are_both_shown():
     found = repaired("a, b = torch.ones(4, 3), torch.ones(4, 3)", "c = a @ b")
     assert found.what == "Not a sharding problem; undecided: the line runs with a.T or b.T"
     assert found.edit == ("- c = a @ b", "+ c = a.T @ b", "- c = a @ b", "+ c = a @ b.T")
     assert all(line.startswith("runs; not proved: undecided") for line in found.proof)
 
 
-def test_an_error_that_does_not_come_again_has_no_answer() -> None:
+def test_an_error_that_does_not_come_again_has_no_answer():
     program, error = failing("calls = [0]", "calls[0] += 1\nx = torch.ones(4).view(2, 2 + (calls[0] == 1))")
     program.names["calls"] = [5]
     found = repair(program, error, SECONDS)
@@ -318,7 +310,7 @@ def test_an_error_that_does_not_come_again_has_no_answer() -> None:
     assert any(text.startswith("no edit was tried: run again") for text in found.rivals)
 
 
-def test_a_cut_with_other_numbers_is_not_the_answer() -> None:
+def test_a_cut_with_other_numbers_is_not_the_answer():
     found = repaired(
         "H, K, d, tp = 16, 4, 8, 4\nwqkv = torch.randn((H + 2 * K) * d, 128)",
         "qkv = torch.ones(5, 128) @ wqkv.chunk(tp)[1].T\nq, k, v = qkv.split([H * d, K * d, K * d], -1)",
@@ -328,7 +320,7 @@ def test_a_cut_with_other_numbers_is_not_the_answer() -> None:
     assert found.what.startswith("no edit of this line is right: with H // tp and K // tp it runs, but")
 
 
-def test_what_is_right_on_rank_0_alone_is_no_proof() -> None:
+def test_what_is_right_on_rank_0_alone_is_no_proof():
     whole = torch.arange(8.0)
     part, other = whole[:4], whole[:4] + 1
     # Code that takes part 0 on every rank has it on each; ranks that differ must each have their own.
@@ -336,7 +328,7 @@ def test_what_is_right_on_rank_0_alone_is_no_proof() -> None:
     assert compare_ranks([whole], [[part], [other]], 2).state == DIFFERS
 
 
-def test_an_object_of_an_earlier_cell_is_made_anew() -> None:
+def test_an_object_of_an_earlier_cell_is_made_anew():
     cache = """class Cache:
     def __init__(self, n_kv):
         self.k, self.v = torch.zeros(2, 9, n_kv, 4), torch.zeros(2, 9, n_kv, 4)
@@ -353,7 +345,7 @@ def test_an_object_of_an_earlier_cell_is_made_anew() -> None:
     ("old", "new", "line"),
     [("n", "n // tp", "y = x / (n // tp)"), ("x", "x.T", "y = x.T / n")],
 )
-def test_brackets_stand_where_precedence_needs_them(old: str, new: str, line: str) -> None:
+def test_brackets_stand_where_precedence_needs_them(old, new, line):
     source = "y = x / n"
     column = source.rindex(old)
     edit = Edit("", ((1, column, 1, column + 1),), old, new, "size", None, 1.0, new)
@@ -363,10 +355,10 @@ def test_brackets_stand_where_precedence_needs_them(old: str, new: str, line: st
 # -- functions and scripts -------------------------------------------------------------------------
 
 
-def test_debug_takes_a_function_an_error_and_nothing_else() -> None:
+def test_debug_takes_a_function_an_error_and_nothing_else():
     tp, w = 4, torch.randn(32, 24)
 
-    def attempt() -> torch.Tensor:
+    def attempt():
         return (torch.ones(3, 24) @ w.chunk(tp)[0].T).view(3, 8, 4)
 
     found = lp.debug(attempt, seconds=SECONDS)
@@ -378,7 +370,7 @@ def test_debug_takes_a_function_an_error_and_nothing_else() -> None:
     assert unknown.rivals == ("no edit was tried: no script's top level leads to this error",)
 
 
-def test_the_command_repairs_a_script(tmp_path: Path) -> None:
+def test_the_command_repairs_a_script(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\ntp = 4\n\ndef main():\n    w = torch.ones(32, 24)\n"
         "    print((torch.ones(3, 24) @ w.chunk(tp)[0].T).view(3, 8, 4).sum())\n\n"

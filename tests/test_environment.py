@@ -1,7 +1,5 @@
 """pyproject.toml, constraints.txt, environment.yml, Makefile and CI describe one environment."""
 
-from __future__ import annotations
-
 import importlib.metadata as metadata
 import json
 import os
@@ -79,14 +77,14 @@ def everything_for(extra: str, system: dict[str, str]) -> dict[str, set[str]]:
     return wanted
 
 
-def test_bare_package_needs_only_python() -> None:
+def test_bare_package_needs_only_python():
     assert PYPROJECT["project"]["dependencies"] == []
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
     for requirement in map(Requirement, metadata.requires("llamapar") or []):
         assert "extra ==" in str(requirement.marker), f"{requirement} is not behind an extra"
 
 
-def test_package_and_extras() -> None:
+def test_package_and_extras():
     project = PYPROJECT["project"]
     assert llamapar.__version__ == metadata.version("llamapar")  # the one place of the version
     assert project["license"] == "Apache-2.0"
@@ -99,20 +97,20 @@ def test_package_and_extras() -> None:
 
 
 @pytest.mark.parametrize("extra", ["run", "settings", "lab", "test", "docs"])
-def test_every_direct_dependency_is_pinned_within_its_range(extra: str) -> None:
+def test_every_direct_dependency_is_pinned_within_its_range(extra):
     for requirement in direct(extra):
         pin = PINS[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(Version(pin)), f"{requirement} and its pin {pin}"
 
 
-def test_torch_and_the_build_tool_have_one_version() -> None:
+def test_torch_and_the_build_tool_have_one_version():
     assert PINS["torch"] == "2.13.0"  # everything was measured with it
     assert PYPROJECT["build-system"]["requires"] == [f"hatchling=={PINS['hatchling']}"]
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.14"])
 @pytest.mark.parametrize(("system", "name"), [("linux", "Linux"), ("darwin", "Darwin")])
-def test_every_transitive_dependency_is_pinned(system: str, name: str, python: str) -> None:
+def test_every_transitive_dependency_is_pinned(system, name, python):
     machine = {**default_environment(), "sys_platform": system, "platform_system": name}
     machine |= {"python_version": python, "python_full_version": f"{python}.0"}
     wanted = everything_for("docs", machine) | everything_for("test", machine)
@@ -122,14 +120,14 @@ def test_every_transitive_dependency_is_pinned(system: str, name: str, python: s
     assert unpinned == {}
 
 
-def test_pins_can_be_installed_on_the_oldest_python() -> None:
+def test_pins_can_be_installed_on_the_oldest_python():
     oldest = PYPROJECT["project"]["requires-python"].removeprefix(">=") + ".0"
     for name in everything_for("test", dict(default_environment())):
         needs = metadata.metadata(name).get("Requires-Python") or ""
         assert SpecifierSet(needs).contains(oldest), f"{name} {metadata.version(name)}: {needs}"
 
 
-def test_installed_versions_are_the_pins() -> None:
+def test_installed_versions_are_the_pins():
     there = {canonicalize_name(d.name): d.version.partition("+")[0] for d in metadata.distributions()}
     wanted = {*everything_for("test", dict(default_environment()))} & PINS.keys()
     # what `make docs` adds is there only once it has been called
@@ -137,7 +135,7 @@ def test_installed_versions_are_the_pins() -> None:
     assert {name: there.get(name) for name in wanted} == {name: PINS[name] for name in wanted}
 
 
-def test_environment_yml_takes_its_pins_from_the_constraints() -> None:
+def test_environment_yml_takes_its_pins_from_the_constraints():
     environment = yaml.safe_load((PROJECT / "environment.yml").read_text())
     assert environment["channels"] == ["conda-forge"]
     *_, pip = environment["dependencies"]
@@ -150,7 +148,7 @@ def test_environment_yml_takes_its_pins_from_the_constraints() -> None:
     assert [e for e in EXTRAS for r in direct(e) if r.name == "nbval"] == ["test"]  # a reader needs none
 
 
-def test_environment_yml_takes_a_python_that_the_pins_are_tried_with() -> None:
+def test_environment_yml_takes_a_python_that_the_pins_are_tried_with():
     """conda takes the newest that it may, and for a newer one the pins have no build."""
     python = Requirement(yaml.safe_load((PROJECT / "environment.yml").read_text())["dependencies"][0])
     tried = re.findall(r"Python :: (3\.\d+)$", "\n".join(PYPROJECT["project"]["classifiers"]), re.MULTILINE)
@@ -161,7 +159,7 @@ def test_environment_yml_takes_a_python_that_the_pins_are_tried_with() -> None:
     assert [minor for minor in minors if python.specifier.contains(f"{minor}.9")] == tried
 
 
-def test_make_lab_says_how_long_and_how_large_before_it_installs(tmp_path: Path) -> None:
+def test_make_lab_says_how_long_and_how_large_before_it_installs(tmp_path):
     make = ["make", "-n", "lab", f"VENV={tmp_path}/env"]
     lines = subprocess.run(make, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.splitlines()
     (told,) = [i for i, line in enumerate(lines) if "minutes, and about 1.3 GB of disk" in line]
@@ -170,7 +168,7 @@ def test_make_lab_says_how_long_and_how_large_before_it_installs(tmp_path: Path)
     assert lines[told].startswith("echo ")
 
 
-def test_make_refuses_an_old_python_in_one_line(tmp_path: Path) -> None:
+def test_make_refuses_an_old_python_in_one_line(tmp_path):
     old = tmp_path / "old-python"
     replace_version = "sys.version_info = (3, 10, 0)"
     old.write_text(f'#!/bin/sh\nshift\nexec "{sys.executable}" -c "import sys; {replace_version}; $1"\n')
@@ -181,13 +179,13 @@ def test_make_refuses_an_old_python_in_one_line(tmp_path: Path) -> None:
     assert f"llamapar needs Python 3.11 or newer and {old} is 3.10; name another" in made.stderr
 
 
-def test_news_and_update_checks_are_off() -> None:
+def test_news_and_update_checks_are_off():
     path = PROJECT / "jupyter" / "labconfig" / "default_setting_overrides.json"
     notification = json.loads(path.read_text())["@jupyterlab/apputils-extension:notification"]
     assert notification == {"checkForUpdates": False, "fetchNews": "false"}
 
 
-def test_jupyter_knows_the_project_and_not_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jupyter_knows_the_project_and_not_the_user(tmp_path, monkeypatch):
     home, state = tmp_path / "home", tmp_path / "state"
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("JUPYTER_PATH", str(home / "kernels"))

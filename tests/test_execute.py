@@ -1,14 +1,11 @@
 """`run` and `local`: bad input, forced layouts, programs of one's own, room, stepping, and cancelling."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -40,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("no_ranks_left")
 # -- what a person may give ------------------------------------------------------------------------
 
 
-def test_inputs_are_taken_in_the_dtype_of_the_run() -> None:
+def test_inputs_are_taken_in_the_dtype_of_the_run():
     x = torch.randn(2, 16, 64, generator=torch.Generator().manual_seed(1))
     result = lp.run("mlp", MODEL, Layout(tp=2), seq_len=16, inputs={"x": x}, dtype="float64")
     assert result.ok
@@ -49,7 +46,7 @@ def test_inputs_are_taken_in_the_dtype_of_the_run() -> None:
     assert not torch.equal(result.outputs[0]["out"], other.outputs[0]["out"])
 
 
-def test_more_kv_ranks_than_heads() -> None:
+def test_more_kv_ranks_than_heads():
     """Refused, the genuine error under force, and with copies of the heads it runs."""
     model = MODEL.replace(n_kv_heads=2)
     layout = Layout(tp=4)
@@ -69,7 +66,7 @@ def test_more_kv_ranks_than_heads() -> None:
     assert torch.equal(copied.gradients[0]["wk"], copied.gradients[1]["wk"])
 
 
-def test_a_run_covers_the_ranks_of_one_stage_and_says_so() -> None:
+def test_a_run_covers_the_ranks_of_one_stage_and_says_so():
     model = MODEL.replace(n_layers=8)
     result = lp.run("mlp", model, Layout(tp=2, pp=4, virtual_stages=2))
     assert result.ok
@@ -83,14 +80,14 @@ def test_a_run_covers_the_ranks_of_one_stage_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_program_of_ones_own_is_compared_with_its_own_reference(engine: str) -> None:
-    def gate(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+def test_a_program_of_ones_own_is_compared_with_its_own_reference(engine):
+    def gate(mesh, setting, x, w1):
         return torch.tanh(column_input(x, mesh, setting) @ w1.mT)
 
-    def reference(setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+    def reference(setting, x, w1):
         return torch.tanh(x @ w1.mT)
 
-    def other(setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+    def other(setting, x, w1):
         return torch.tanh(x @ w1.mT) + 1e-9
 
     layout, options = Layout(tp=2, cp=2), {"dtype": "float64", "out": "ffn", "engine": engine}
@@ -108,9 +105,9 @@ def test_a_program_of_ones_own_is_compared_with_its_own_reference(engine: str) -
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_program_that_raises_on_one_rank_alone(engine: str) -> None:
-    def picky(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
-        def own(coord: dict[str, int], t: Tensor) -> Tensor:
+def test_a_program_that_raises_on_one_rank_alone(engine):
+    def picky(mesh, setting, x, w1):
+        def own(coord, t):
             if coord == {"dp": 0, "cp": 1, "tp": 1}:
                 raise ValueError("rank three is mine")
             return t.clone()
@@ -126,8 +123,8 @@ def test_a_program_that_raises_on_one_rank_alone(engine: str) -> None:
     assert lp.run("mlp", MODEL, Layout(tp=2, cp=2), engine=engine).ok  # and nothing stays broken
 
 
-def test_only_the_rank_with_the_odd_piece_raises() -> None:
-    def square(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+def test_only_the_rank_with_the_odd_piece_raises():
+    def square(mesh, setting, x, w1):
         return x @ w1.view(32, 64).mT
 
     uneven = MODEL.replace(ffn_dim=63)  # 32 rows, and 31 on the second rank of tp
@@ -136,8 +133,8 @@ def test_only_the_rank_with_the_odd_piece_raises() -> None:
     assert {r: str(e) for r, e in result.errors.items()} == {1: message, 3: message}
 
 
-def test_what_a_program_of_ones_own_returns_is_a_tensor() -> None:
-    def listed(mesh: Any, setting: Any, x: Tensor) -> Any:
+def test_what_a_program_of_ones_own_returns_is_a_tensor():
+    def listed(mesh, setting, x):
         return [x]
 
     said = "the program returned list\n  why  a tensor or a dict of tensors is needed"
@@ -146,8 +143,8 @@ def test_what_a_program_of_ones_own_returns_is_a_tensor() -> None:
         assert {r: str(error) for r, error in result.errors.items()} == {0: said, 1: said}
 
 
-def test_a_run_inside_a_run_is_refused() -> None:
-    def nested(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def test_a_run_inside_a_run_is_refused():
+    def nested(mesh, setting, x):
         lp.run("mlp", MODEL, Layout(tp=2))
         return x
 
@@ -173,7 +170,7 @@ def goes_on(mesh: Any, setting: Any, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("engine", ["local", "processes"])
-def test_a_cancel_ends_a_run_that_gets_on(engine: str) -> None:
+def test_a_cancel_ends_a_run_that_gets_on(engine):
     lp.run("mlp", MODEL, Layout(tp=2), engine=engine)  # the server is there now
     started = time.monotonic()
     with pytest.raises(Cancelled, match=r"^the run was cancelled") as ended:
@@ -186,8 +183,8 @@ def test_a_cancel_ends_a_run_that_gets_on(engine: str) -> None:
 # -- what ranks say ---------------------------------------------------------------------------------
 
 
-def test_what_goes_to_stderr_is_shown_once_with_its_ranks(capfd: pytest.CaptureFixture[str]) -> None:
-    def warns(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def test_what_goes_to_stderr_is_shown_once_with_its_ranks(capfd):
+    def warns(mesh, setting, x):
         rank = dist.get_rank()
         print(f"at {rank}")
         logging.getLogger("of a user").warning("half of us" if rank % 2 else "the others")
@@ -203,7 +200,7 @@ def test_what_goes_to_stderr_is_shown_once_with_its_ranks(capfd: pytest.CaptureF
 # -- room ------------------------------------------------------------------------------------------
 
 
-def test_more_ranks_than_a_machine_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_a_machine_runs(monkeypatch):
     monkeypatch.setattr(room, "memory_available", lambda: 10**12)
     layout = Layout(tp=8, cp=16)
     said = (
@@ -215,13 +212,13 @@ def test_more_ranks_than_a_machine_runs(monkeypatch: pytest.MonkeyPatch) -> None
         lp.run("mlp", MODEL, layout, kv_replication=True)
 
 
-def test_a_small_copy_does_not_divide_where_the_model_does_not() -> None:
+def test_a_small_copy_does_not_divide_where_the_model_does_not():
     """11008 FFN columns over tp=3 leave one; a copy whose columns 3 divides would run where it does not."""
     small = lp.shrink("llama2-7b", Layout(tp=3)).model
     assert 11008 % 3 == small.ffn_dim % 3 == 1
 
 
-def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_bytes_than_are_free(monkeypatch):
     monkeypatch.setattr(room, "memory_available", lambda: 2**30)
     layout, model = Layout(tp=8), "llama3.1-405b"
     weights = 3 * 16384 * 53248 * 4
@@ -238,7 +235,7 @@ def test_more_bytes_than_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
     room.require_room(execute.prepare("mlp", fitted.model, RunOptions(fitted.layout))[0], "local")
 
 
-def test_processes_need_room_for_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_need_room_for_themselves(monkeypatch):
     monkeypatch.setattr(room, "memory_available", lambda: 4 * room.RANK_BYTES)
     assert lp.run("mlp", MODEL, Layout(tp=4)).ok
     with pytest.raises(
@@ -250,7 +247,7 @@ def test_processes_need_room_for_themselves(monkeypatch: pytest.MonkeyPatch) -> 
 # -- stepping through ------------------------------------------------------------------------------
 
 
-def test_local_ranks_end_with_the_next_local_run() -> None:
+def test_local_ranks_end_with_the_next_local_run():
     first = step_through("mlp", MODEL, Layout(tp=2))
     with first:
         assert first.shapes(first.tensors["w1"] * 2) == {0: (48, 64), 1: (48, 64)}
@@ -266,7 +263,7 @@ def test_local_ranks_end_with_the_next_local_run() -> None:
         second.__enter__()
 
 
-def test_all_weights_of_a_model_by_rank() -> None:
+def test_all_weights_of_a_model_by_rank():
     ranks = step_through("llama", MODEL, Layout(tp=4), padding=Padding(8, per_tp=True))
     weights = ranks.tensors["weights"]
     assert set(weights) >= {p.name for p in MODEL.parameters()}
@@ -306,15 +303,15 @@ def with_another_world(mesh: Any, setting: Any, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("program", [without_a_world, without_a_group, with_another_world])
-def test_a_program_that_destroys_its_groups_spoils_no_later_run(program: Any, engine: str) -> None:
+def test_a_program_that_destroys_its_groups_spoils_no_later_run(program, engine):
     layout = Layout(tp=2, cp=2)  # more than one group
     assert lp.run(program, MODEL, layout, engine=engine, reference=doubled, backward=False).ok
     assert lp.run("attention", MODEL, layout, engine=engine, dtype="float64").ok
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_error_after_a_group_was_destroyed_says_so(engine: str) -> None:
-    def goes_on(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def test_an_error_after_a_group_was_destroyed_says_so(engine):
+    def goes_on(mesh, setting, x):
         dist.destroy_process_group()
         return x * dist.get_rank()
 
@@ -332,11 +329,11 @@ def test_an_error_after_a_group_was_destroyed_says_so(engine: str) -> None:
 # -- cancelling, and what a result says -------------------------------------------------------------
 
 
-def test_a_local_run_is_cancelled_wherever_it_is(soak: bool) -> None:
+def test_a_local_run_is_cancelled_wherever_it_is(soak):
     """An error raised where torch's C++ asks a tensor for its size would end this process."""
     asked = count()
 
-    def ok(last: float = math.inf) -> bool:
+    def ok(last=math.inf):
         cancel = lambda: next(asked) >= last  # noqa: E731
         return lp.run("mlp", MODEL, Layout(tp=2, cp=2), seq_len=8, cancel=cancel).ok
 
@@ -355,10 +352,10 @@ def endless(setting: Any, x: Tensor) -> Tensor:
         x = x + 1
 
 
-def test_one_process_is_given_up_with_the_ranks() -> None:
+def test_one_process_is_given_up_with_the_ranks():
     """It computes while they do: its numbers are of no use once a rank has raised, or the run is stopped."""
 
-    def raises(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+    def raises(mesh, setting, x):
         raise ValueError("here")
 
     before = threading.active_count()
@@ -368,31 +365,31 @@ def test_one_process_is_given_up_with_the_ranks() -> None:
 
 
 @pytest.mark.soak
-def test_one_process_is_given_up_with_a_run_that_is_cancelled() -> None:
+def test_one_process_is_given_up_with_a_run_that_is_cancelled():
     before, asked = threading.active_count(), count()
-    options: Any = {"engine": "processes", "reference": endless, "backward": False}
+    options = {"engine": "processes", "reference": endless, "backward": False}
     with pytest.raises(Cancelled, match=r"^the run was cancelled"):
         lp.run(twice, MODEL, Layout(tp=2), cancel=lambda: next(asked) > 40, **options)
     assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_what_one_process_raises_is_told(engine: str) -> None:
-    def wrong(setting: Any, x: Tensor) -> Tensor:
+def test_what_one_process_raises_is_told(engine):
+    def wrong(setting, x):
         raise ValueError("of the reference")
 
     with pytest.raises(ValueError, match=r"^of the reference$"):
         lp.run(twice, MODEL, Layout(tp=2), engine=engine, reference=wrong, backward=False)
 
 
-def test_the_cancelling_question_is_asked_where_an_error_is_safe() -> None:
+def test_the_cancelling_question_is_asked_where_an_error_is_safe():
     sizes = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_contiguous", "dim")
     assert not any(record._known(getattr(torch.ops.aten, name).default).ticks for name in sizes)
     for operation in (torch.ops.aten.mm.default, torch.ops.aten.split.Tensor, torch.ops.aten.add_.Tensor):
         assert record._known(operation).ticks
 
 
-def test_without_a_backward_there_are_outputs_alone() -> None:
+def test_without_a_backward_there_are_outputs_alone():
     result = lp.run("block", MODEL, Layout(tp=2, cp=2), backward=False, dtype="float64")
     assert result.ok
     assert result.max_grad_error is None
@@ -400,15 +397,15 @@ def test_without_a_backward_there_are_outputs_alone() -> None:
     assert {e.phase for e in result.trace.events} == {"forward"}
 
 
-def test_the_same_seed_gives_the_same_numbers() -> None:
-    def out(**options: Any) -> Tensor:
+def test_the_same_seed_gives_the_same_numbers():
+    def out(**options):
         return lp.run("mlp", MODEL, Layout(tp=2), dtype="float64", **options).outputs[0]["out"]
 
     assert torch.equal(out(), out(seed=0))
     assert not torch.equal(out(), out(seed=1))
 
 
-def test_what_a_result_says() -> None:
+def test_what_a_result_says():
     result = lp.run("mlp", MODEL, Layout(tp=2), seq_len=16, device="cpu", dtype="float64")
     lines = str(result).splitlines()
     assert lines[0] == "mlp  tp=2 cp=1 pp=1 dp=1 (2 ranks, local, cpu): equal to the reference"
@@ -432,8 +429,8 @@ def test_what_a_result_says() -> None:
     assert "<b>mlp  tp=2" in result._repr_html_()
 
 
-def test_an_interrupt_ends_a_local_run_and_not_the_process(counts: Callable[[int, int, int], int]) -> None:
-    def over_and_over() -> None:
+def test_an_interrupt_ends_a_local_run_and_not_the_process(counts):
+    def over_and_over():
         while True:
             lp.run("block", "tiny", {"tp": 4})
 
@@ -450,7 +447,7 @@ def test_an_interrupt_ends_a_local_run_and_not_the_process(counts: Callable[[int
     assert lp.run("mlp", "tiny", {"tp": 2}).ok
 
 
-def test_many_tensors_that_agree_are_one_row() -> None:
+def test_many_tensors_that_agree_are_one_row():
     result = lp.run("llama", "tiny", tp=2, seq_len=8, device="cpu")
     _, _, rows, _ = result._table()
     worst = max(result.gradient_errors, key=result.gradient_errors.__getitem__)

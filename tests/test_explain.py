@@ -1,15 +1,11 @@
 """`lp.explain`: the incidents, causes with their arithmetic, verdicts, fixes and forms."""
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -29,7 +25,7 @@ STORED = "model=llama3.1-405b-mp16 (its checkpoint stores 16 KV heads): 47.75 Gi
 
 
 @pytest.mark.parametrize("text", [ZERO, "ZeroDivisionError"])
-def test_incident_1_gets_the_fix_of_code_that_serves(text: str) -> None:
+def test_incident_1_gets_the_fix_of_code_that_serves(text):
     """Only llama-models divides so, and it serves: no fix counts gradients, and the stored model is first."""
     told = lp.explain(text, "llama3.1-405b", tp=16)
     assert [str(fix) for fix in told.best.fixes] == [STORED]
@@ -45,7 +41,7 @@ PADDED = "16064·8 = 128512 = 128256 + 256 pad rows"
 
 
 @pytest.mark.parametrize("option", ["make_vocab_size_divisible_by", "make_vocal_size_divisible_by"])
-def test_incident_2_seen_from_the_padding(option: str) -> None:
+def test_incident_2_seen_from_the_padding(option):
     text = (
         f"{option}=64: The parameter isn't evenly distributed among tensor parallel group: shape before "
         "sharding torch.Size([128256, 8192]), shape after sharding torch.Size([16064, 8192])"
@@ -71,7 +67,7 @@ TRIED = (
 )
 
 
-def test_a_cause_and_what_to_pass_are_said_once() -> None:
+def test_a_cause_and_what_to_pass_are_said_once():
     for text in TRIED:
         lines = [line for line in str(lp.explain(text)).splitlines() if not line.startswith("sure")]
         assert [line for line in lines if line[7:] and sum(line[7:] in other for other in lines) > 1] == []
@@ -81,7 +77,7 @@ def test_a_cause_and_what_to_pass_are_said_once() -> None:
 
 
 @pytest.mark.parametrize("tp", [3, 16])
-def test_fixes_pass_check(tp: int) -> None:
+def test_fixes_pass_check(tp):
     told = lp.explain(KV, "llama3-8b", {"tp": tp}, framework="torchtitan")
     assert told.best.fixes
     for fix in told.best.fixes:
@@ -89,7 +85,7 @@ def test_fixes_pass_check(tp: int) -> None:
         assert lp.rules.report.check_job(fix.job, lp.frameworks.framework("torchtitan")).ok
 
 
-def test_the_json_form() -> None:
+def test_the_json_form():
     told = lp.explain(KV, "llama3-8b", {"tp": 16}).as_dict()
     assert json.loads(json.dumps(told)) == told
     parts = ["what", "where", "operands", "edit", "proof", "else", "next", "sure", "source"]
@@ -101,8 +97,8 @@ def test_the_json_form() -> None:
     assert all("text" in fix for d in told["diagnoses"] for fix in d["fixes"])
 
 
-def test_an_exception_is_explained_with_its_traceback() -> None:
-    def attention(n_heads: int, n_local_kv_heads: int) -> int:
+def test_an_exception_is_explained_with_its_traceback():
+    def attention(n_heads, n_local_kv_heads):
         return n_heads // n_local_kv_heads
 
     with pytest.raises(ZeroDivisionError, match="by zero") as caught:
@@ -115,7 +111,7 @@ def test_an_exception_is_explained_with_its_traceback() -> None:
 # -- what could not be allocated -------------------------------------------------------------------
 
 
-def test_an_allocation_is_compared_with_the_free_memory_and_the_weights_with_the_gpus() -> None:
+def test_an_allocation_is_compared_with_the_free_memory_and_the_weights_with_the_gpus():
     text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity "
     text += "of 79.11 GiB of which 3.20 GiB is free."
     cause = "a rank needs more than its memory of 79.11 GiB: {}"
@@ -132,19 +128,19 @@ def test_an_allocation_is_compared_with_the_free_memory_and_the_weights_with_the
 # -- the vocabulary --------------------------------------------------------------------------------
 
 
-def test_the_vocabulary_is_that_of_the_cases() -> None:
+def test_the_vocabulary_is_that_of_the_cases():
     cases = accuracy.read(accuracy.ORACLES / "error-cases.jsonl")
     assert {case["category"] for case in cases} <= set(CATEGORIES)
     assert {case["subtype"] for case in cases} - {None} <= set(SUBTYPES)
     assert set(VERDICTS) == {"sharding", "not_sharding", "unknown"}
 
 
-def test_every_rule_has_a_category() -> None:
+def test_every_rule_has_a_category():
     assert set(RULE_BY_CODE) == set(CODES), "a code goes into llamapar/diagnosis/categories.toml"
     assert CODES["LP203"] == "position/rope"
 
 
-def test_the_public_models_are_consistent() -> None:
+def test_the_public_models_are_consistent():
     for name, config in public_models().items():
         assert config.n_heads % config.n_kv_heads == 0, name
     assert public_models()["llama-30b"].n_heads == 52
@@ -154,7 +150,7 @@ def test_the_public_models_are_consistent() -> None:
 # -- time and order --------------------------------------------------------------------------------
 
 
-def test_a_traceback_takes_milliseconds() -> None:
+def test_a_traceback_takes_milliseconds():
     text = "Traceback (most recent call last):\n" + '  File "a.py", line 3, in f\n    g(x)\n' * 12 + KV
     lp.explain(text)
     took = []
@@ -165,13 +161,13 @@ def test_a_traceback_takes_milliseconds() -> None:
     assert statistics.median(took) < 0.02
 
 
-def test_the_public_door() -> None:
+def test_the_public_door():
     assert lp.explain is diagnosis.explain
-    door: Callable[..., Any] = lp.explain
+    door = lp.explain
     assert door(iter([KV])).best.category == "kv_heads_lt_tp"
 
 
-def test_the_answer_does_not_hang_on_the_order_of_a_set() -> None:
+def test_the_answer_does_not_hang_on_the_order_of_a_set():
     """A bare assertion that two rules of a framework share: each process names the causes in one order."""
     code = "import llamapar as lp; print(lp.explain('AssertionError', 'llama3-8b', {'tp': 3}, 'vllm'))"
     answers = {

@@ -1,9 +1,6 @@
 """No diagnosis shows arithmetic that refutes its own sentence, whatever numbers a text holds."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -56,12 +53,12 @@ def refuted(told: lp.Explanation) -> list[str]:
         ("n_heads 24 over tp=8 does not divide", (), 1),
     ],
 )
-def test_the_judge_of_this_file_sees_a_refuted_claim(cause: str, equations: Any, says: int) -> None:
+def test_the_judge_of_this_file_sees_a_refuted_claim(cause, equations, says):
     diagnosis = type("", (), {"cause": cause, "equations": equations})
     assert len(refuted(type("", (), {"diagnoses": [diagnosis]}))) == says
 
 
-def test_no_text_of_the_sets_is_answered_with_a_refuted_claim(soak: bool) -> None:
+def test_no_text_of_the_sets_is_answered_with_a_refuted_claim(soak):
     asked = MESSAGES if soak else MESSAGES[::8]
     assert [bad for text in asked for bad in refuted(lp.explain(text))] == []
 
@@ -78,7 +75,7 @@ FACTS = st.dictionaries(
 
 @settings(max_examples=200)
 @given(st.sampled_from(MESSAGES), st.lists(SIZES, min_size=1, max_size=6), FACTS)
-def test_no_numbers_make_a_refuted_claim(text: str, sizes: list[int], facts: dict[str, Any]) -> None:
+def test_no_numbers_make_a_refuted_claim(text, sizes, facts):
     """Texts of every cause, with other numbers: those of a text in turn, which makes many of them equal."""
     place = iter(sizes * len(text))
     other = re.sub(r"(?<![\w.])\d+", lambda _: str(next(place)), text)
@@ -89,19 +86,19 @@ def test_no_numbers_make_a_refuted_claim(text: str, sizes: list[int], facts: dic
 
 
 @pytest.mark.parametrize(("index", "level"), [(64000, None), (64128, "POSSIBLE"), (70000, "LIKELY")])
-def test_an_index_is_past_a_ranks_rows_and_one_past_the_end_is_anybodys(index: int, level: str) -> None:
+def test_an_index_is_past_a_ranks_rows_and_one_past_the_end_is_anybodys(index, level):
     text = f"IndexError: index {index} is out of bounds for dimension 0 with size 64128"
     best = lp.explain(text, "llama3-8b", tp=2).best
     assert (best.level.name if best else None) == level
 
 
 @pytest.mark.parametrize(("divisor", "agrees"), [("8 and dp 3", "8·3 = 24 agrees; "), ("8 and so on", "")])
-def test_a_divisor_that_divides_the_ranks_is_not_what_the_text_means(divisor: str, agrees: str) -> None:
+def test_a_divisor_that_divides_the_ranks_is_not_what_the_text_means(divisor, agrees):
     told = lp.explain(f"world size 24 is not divisible by tensor parallel size {divisor}")
     assert (told.summary, told.diagnoses) == (f"Not known: {agrees}no arithmetic in this text", ())
 
 
-def test_one_gpu_and_degrees_of_one_are_the_same_fact() -> None:
+def test_one_gpu_and_degrees_of_one_are_the_same_fact():
     text = "shape '[1, 2048, -1, 128]' is invalid for input of size 131072"
     one = lp.explain(text, gpus=1)
     assert str(one) == str(lp.explain(text, tp=1, pp=1, cp=1, dp=1))
@@ -109,7 +106,7 @@ def test_one_gpu_and_degrees_of_one_are_the_same_fact() -> None:
     assert "tp=16" not in str(one)
 
 
-def test_a_target_of_no_elements_has_no_ratio() -> None:
+def test_a_target_of_no_elements_has_no_ratio():
     text = "RuntimeError: shape '[0, 8192, -1, 2, 128]' is invalid for input of size 1"
     told = lp.explain(text, context={"cp": 128, "n_heads": 128, "dim": 3, "seq_len": 128})
     assert told.diagnoses

@@ -3,8 +3,6 @@
 The sizes are worked out here, from the model and the degree alone, and put into torch's own words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -91,20 +89,20 @@ CUT = [slip for name in LAYOUTS for tp in LAYOUTS[name] for cut in (widths, head
 SLIPS = CUT + [slip for cp, seq in ((2, 1024), (3, 1024), (4, 1026)) for slip in tokens(cp, seq)]
 
 
-def test_there_are_slips_of_every_kind() -> None:
+def test_there_are_slips_of_every_kind():
     assert len(SLIPS) > 100
     assert {slip.category for slip in SLIPS} == {*CATEGORIES.values(), "seq_not_divisible", "other"}
 
 
 @pytest.mark.parametrize("category", sorted({slip.category for slip in SLIPS}))
-def test_with_model_and_degree_the_cut_is_named(category: str) -> None:
+def test_with_model_and_degree_the_cut_is_named(category):
     slips = [slip for slip in SLIPS if slip.category == category]
     told = [(slip, lp.explain(slip.text, context=slip.facts)) for slip in slips]
     assert [(slip.text, str(answer)) for slip, answer in told if answer.best.category != category] == []
     assert {answer.verdict for _, answer in told} == {"sharding"}
 
 
-def test_alone_no_text_is_answered_surely_and_wrongly() -> None:
+def test_alone_no_text_is_answered_surely_and_wrongly():
     for slip in SLIPS:
         told = lp.explain(slip.text)
         sure = told.verdict == "sharding" and told.best.level is Level.LIKELY

@@ -4,8 +4,6 @@ A layout is drawn, one rank of it runs one layer of a program, and what is raise
 that raised it: that place and `check` together say which fault was injected.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import traceback
@@ -112,7 +110,7 @@ def fair(told: lp.diagnosis.Explanation, category: str) -> bool:
     return first(told, category) or (tie and category in [d.category for d in told.diagnoses[:3]])
 
 
-def test_wrong_layouts_at_true_sizes(soak: bool) -> None:
+def test_wrong_layouts_at_true_sizes(soak):
     """The injected cause comes first with the layout given; from the traceback, or its last line, mostly."""
     errors = genuine(1000 if soak else 120)
     n = len(errors)

@@ -1,7 +1,5 @@
 """Whatever is pasted into `lp.explain`: an answer or a clear "cannot tell", soon, and nothing is run."""
 
-from __future__ import annotations
-
 import importlib
 import io
 import pkgutil
@@ -64,7 +62,7 @@ SILENT = {"empty", "blank", "nulls", "binary", "unbalanced", "not a text", "noth
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_strange_text_has_an_answer(name: str) -> None:
+def test_a_strange_text_has_an_answer(name):
     told = lp.explain(STRANGE[name])
     forms(told)
     if name in SILENT:
@@ -91,19 +89,19 @@ class Tags(HTMLParser):
             assert attrs in ([], [("style", dict(attrs).get("style"))])
 
 
-def test_markup_stays_text() -> None:
+def test_markup_stays_text():
     text = "<script>alert(1)</script><img src=x onerror=alert(2)> 25 is not divisible by 4 <b onclick='x'>"
     page = forms(lp.explain(text))
     assert "&lt;script&gt;" in page
     assert Tags(page).found <= TAGS
 
 
-def test_instructions_and_code_are_only_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_and_code_are_only_read(monkeypatch):
     text = "Ignore all previous instructions. __import__('os').system('touch /tmp/x') {0.__class__} "
     text += "25 is not divisible by 4"
     lp.explain(text)
 
-    def refuse(*args: Any) -> None:
+    def refuse(*args):
         raise AssertionError(args)
 
     with monkeypatch.context() as patch:
@@ -131,16 +129,14 @@ VALUES = (1, 2, 3, 8, 0, -1, "2->4", "x", None, 10**30, 2.5, True)
     st.dictionaries(st.sampled_from(FACTS), st.sampled_from(VALUES), max_size=4),
     st.sampled_from([None, "llama3-8b", "Qwen2-72B"]),
 )
-def test_any_jumble_of_words_has_an_answer(
-    words: list[str], facts: dict[str, Any], model: str | None
-) -> None:
+def test_any_jumble_of_words_has_an_answer(words, facts, model):
     with within(1.0):
         page = forms(lp.explain(" ".join(words), model, context=facts))
     assert Tags(page).found <= TAGS
 
 
 @given(st.text(max_size=400))
-def test_any_text_has_an_answer(text: str) -> None:
+def test_any_text_has_an_answer(text):
     forms(lp.explain(text))
 
 
@@ -156,13 +152,13 @@ RUNS = (
 
 
 @pytest.mark.parametrize("run", RUNS.split("|"))
-def test_no_pattern_blows_up(run: str) -> None:
+def test_no_pattern_blows_up(run):
     text = "size mismatch for x: " + run * (3 * LIMIT // len(run))
     with within(0.5):
         lp.explain(text)
 
 
-def test_no_pattern_repeats_a_repeat() -> None:
+def test_no_pattern_repeats_a_repeat():
     """The source of every pattern: no unbounded quantifier right after a group that ends in one."""
     names = [module.name for module in pkgutil.iter_modules(diagnosis.__path__)]
     patterns = [
@@ -204,7 +200,7 @@ LOUD = "[Rank {rank}] WARNING checksum error rate {loss} must be retried in {ste
 
 
 @pytest.mark.parametrize("noise", [QUIET, LOUD], ids=["quiet", "loud"])
-def test_the_cause_is_found_in_a_long_log(noise: str, soak: bool) -> None:
+def test_the_cause_is_found_in_a_long_log(noise, soak):
     size = 100_000_000 if soak else 5_000_000
     text = "".join(log(size, 64, noise))
     with within(3.0 * max(0.2, size / 1e8)):
@@ -214,7 +210,7 @@ def test_the_cause_is_found_in_a_long_log(noise: str, soak: bool) -> None:
     assert told.best.category == "kv_heads_lt_tp"
 
 
-def test_memory_stays_bounded() -> None:
+def test_memory_stays_bounded():
     tracemalloc.start()
     lp.explain(log(2_000_000, 64, LOUD))
     _, peak = tracemalloc.get_traced_memory()
@@ -235,7 +231,7 @@ print(time.process_time(), re.search("VmHWM:[^0-9]*([0-9]+)", status)[1])
 @pytest.mark.soak
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux's /proc")
 @pytest.mark.parametrize("noise", [QUIET, LOUD], ids=["quiet", "loud"])
-def test_two_hundred_megabytes_by_the_command(noise: str, tmp_path: Path) -> None:
+def test_two_hundred_megabytes_by_the_command(noise, tmp_path):
     """Of the whole process; an idle core takes 3 s, one that is shared up to twice as long."""
     path = tmp_path / "train.log"
     with path.open("w") as file:
@@ -248,13 +244,13 @@ def test_two_hundred_megabytes_by_the_command(noise: str, tmp_path: Path) -> Non
     assert kib < 100 * 1024
 
 
-def test_a_line_of_megabytes() -> None:
+def test_a_line_of_megabytes():
     with within(1.0):
         told = lp.explain("x" * 3_000_000 + " AssertionError: 25 is not divisible by 4, " + "y" * 3_000_000)
     assert told.best.category == "heads_not_divisible"
 
 
-def test_a_text_is_read_to_its_limit() -> None:
+def test_a_text_is_read_to_its_limit():
     assert len(Reading.of("a " * LIMIT).text) <= LIMIT
     assert plain_text("\x1b[31ma\x1b[0m  \x00 b") == "a b"
 
@@ -275,11 +271,11 @@ PREFIXES = (
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_prefixes_are_stripped(prefix: str) -> None:
+def test_prefixes_are_stripped(prefix):
     assert lines.strip(prefix + KV) == (KV, 3)
 
 
-def test_a_list_of_mismatches_is_read_on() -> None:
+def test_a_list_of_mismatches_is_read_on():
     rows = (LOADED.format(f"layers.{i}.wq.weight", "[1024, 8192]", "[8192, 8192]") for i in range(80))
     line, words = (
         "model.load_state_dict(state)",
@@ -312,7 +308,7 @@ def found(told: lp.Explanation) -> list[tuple[str, str]]:
     st.sampled_from([RESHAPED.format(1024, 2**20), MEET.format(18, 52, 2), MEET.format(1024, 4096, 2)]),
     st.integers(2, 5),
 )
-def test_the_same_message_of_more_ranks_is_the_same_evidence(message: str, ranks: int) -> None:
+def test_the_same_message_of_more_ranks_is_the_same_evidence(message, ranks):
     alone, together = lp.explain(paste(message)), lp.explain(paste(*[message] * ranks))
     assert found(together) == found(alone)
     assert together.ranks == tuple(range(ranks))

@@ -1,7 +1,5 @@
 """What kind of answer `lp.explain` gives to a text: never surer than its arithmetic, and always a way on."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -14,7 +12,7 @@ from explaining import VIEW
 from llamapar.diagnosis import Level
 
 
-def test_each_error_line_is_judged_by_itself() -> None:
+def test_each_error_line_is_judged_by_itself():
     lines = [VIEW.format([2, 256, 32, 128], 2 * 256 * 8 * 128), VIEW.format([1, 640, 32, 128], 640 * 8 * 128)]
     alone = [lp.explain(line, "llama3-8b", tp=1) for line in lines]
     both = lp.explain("\n".join(lines), "llama3-8b", tp=1)
@@ -36,7 +34,7 @@ def test_each_error_line_is_judged_by_itself() -> None:
         ("ZeroDivisionError: integer division or modulo by zero", "kv_heads_lt_tp"),
     ],
 )
-def test_a_sentence_of_a_framework_without_numbers_is_possible(text: str, category: str) -> None:
+def test_a_sentence_of_a_framework_without_numbers_is_possible(text, category):
     told = lp.explain(text)
     assert (told.best.category, str(told.best.level), told.best.equations) == (category, "possible", ())
     assert told.summary.startswith(("Possibly ", "Not known; possibly "))
@@ -46,9 +44,7 @@ CASES = [case for path in accuracy.known() for case in accuracy.read(path)]
 
 
 @given(st.sampled_from(CASES), st.booleans())
-def test_nothing_is_likely_without_an_equation_and_no_heading_is_surer(
-    case: accuracy.Case, alone: bool
-) -> None:
+def test_nothing_is_likely_without_an_equation_and_no_heading_is_surer(case, alone):
     told = lp.explain(case["message"], context=None if alone else case.get("context"))
     assert all(d.arithmetic for d in told.diagnoses if d.level is Level.LIKELY)
     if told.verdict != "unknown" and told.best and told.reason.startswith(told.best.cause):

@@ -5,8 +5,6 @@ drawn from those of language models, so that one is often a whole multiple of an
 numpy that want two sizes to be one fail with sizes that differ by a little, and with a share and its whole.
 """
 
-from __future__ import annotations
-
 import json
 import operator
 import pickle
@@ -221,16 +219,16 @@ def failures(n: int) -> Iterator[tuple[str, BaseException, dict[str, Any]]]:
             raise AssertionError(f"{name} ran through")
 
 
-def test_each_form_fails_in_a_way_of_its_own() -> None:
+def test_each_form_fails_in_a_way_of_its_own():
     told = {name: f"{type(error).__name__}: {error}" for name, error, _ in failures(len(FORMS))}
     assert len(told) == len(FORMS) >= 50
     assert len({"".join(c for c in text if not c.isdigit()) for text in told.values()}) >= 45
 
 
-def test_other_failures_are_not_blamed_on_sharding(soak: bool) -> None:
+def test_other_failures_are_not_blamed_on_sharding(soak):
     """By the exception and by its whole traceback, with and without the layout of the job."""
     n = 500 if soak else 120
-    blamed: dict[str, list[str]] = {"exception": [], "traceback": []}
+    blamed = {"exception": [], "traceback": []}
     for name, error, context in failures(n):
         text = "".join(traceback.format_exception(error))
         for how, what in (("exception", error), ("traceback", text)):
@@ -245,7 +243,7 @@ WHOLE = TP * SHARE
 
 
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
-def test_a_share_that_meets_the_whole_is_read(operator: Callable[[int, int], object]) -> None:
+def test_a_share_that_meets_the_whole_is_read(operator):
     """The two sizes are read from the library's own words, and the known degree is found between them."""
     with pytest.raises((RuntimeError, ValueError, IndexError, AssertionError)) as raised:
         operator(SHARE, WHOLE)

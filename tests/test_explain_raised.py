@@ -13,8 +13,6 @@ stood: 73 of the 99 led to their category then (of the first 82, 63; of the rest
 those, 10 of 17), and one of the 37 look-alikes was blamed on sharding.
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path
@@ -23,7 +21,7 @@ from types import SimpleNamespace
 import pytest
 
 import explain_accuracy as accuracy
-from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE, Level
+from llamapar.diagnosis.hypothesis import LIKELY, POSSIBLE
 from llamapar.diagnosis.vocabulary import CATEGORIES, SUBTYPES, VERDICTS
 from make_raised import half
 
@@ -46,7 +44,7 @@ TRUTH = {"sharding": True, "not_sharding": False, "unknown": None}
 
 
 @pytest.mark.parametrize("cases", SETS.values(), ids=SETS)
-def test_labels_are_words_of_the_vocabulary(cases: list[dict]) -> None:
+def test_labels_are_words_of_the_vocabulary(cases):
     assert len({case["id"] for case in cases}) == len(cases)
     assert len({case["message"] for case in cases}) == len(cases)
     for case in cases:
@@ -60,7 +58,7 @@ def test_labels_are_words_of_the_vocabulary(cases: list[dict]) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name.startswith("raised")])
-def test_every_text_has_its_recipe_and_its_library(name: str) -> None:
+def test_every_text_has_its_recipe_and_its_library(name):
     recipes = tomllib.loads((ORACLES.parents[1] / "oracles" / f"{name}.toml").read_text("utf-8"))["text"]
     assert [recipe["id"] for recipe in recipes] == [case["id"] for case in SETS[name]]
     for recipe, case in zip(recipes, SETS[name], strict=True):
@@ -68,7 +66,7 @@ def test_every_text_has_its_recipe_and_its_library(name: str) -> None:
         assert case["library"].split()[0] == case["framework"], case["id"]
 
 
-def test_every_report_is_cited() -> None:
+def test_every_report_is_cited():
     wild = accuracy.read(ORACLES / "wild.jsonl")
     cited = [case for name in SETS if name.startswith("reported") for case in SETS[name]]
     assert all(case["url"].startswith("https://github.com/") for case in wild + cited)
@@ -76,7 +74,7 @@ def test_every_report_is_cited() -> None:
     assert len({case["message"] for case in wild}) == len(wild)
 
 
-def test_later_texts_are_new_and_halved_by_a_hash_of_the_id() -> None:
+def test_later_texts_are_new_and_halved_by_a_hash_of_the_id():
     halved = ["raised_again", "reported_again", *(f"raised{time}" for time in LATER[2:])]
     later = [case for name in halved for case in SETS[name]]
     before = {case["message"] for case in SETS["raised"] + SETS["reported"]}
@@ -85,7 +83,7 @@ def test_later_texts_are_new_and_halved_by_a_hash_of_the_id() -> None:
 
 
 @pytest.mark.parametrize("time", LATER)
-def test_texts_of_a_set_kept_apart_are_in_no_other(time: str) -> None:
+def test_texts_of_a_set_kept_apart_are_in_no_other(time):
     apart = {case["message"] for name in SETS if name.endswith(time) for case in SETS[name]}
     rest = {case["message"] for name in SETS if not name.endswith(time) for case in SETS[name]}
     assert not apart & rest
@@ -103,9 +101,7 @@ def test_texts_of_a_set_kept_apart_are_in_no_other(time: str) -> None:
         ("unknown", "fsdp_uneven", LIKELY, True, False),
     ],
 )
-def test_what_counts_as_asserted_wrong(
-    verdict: str, category: str, level: Level, parallel: bool, wrong: bool
-) -> None:
+def test_what_counts_as_asserted_wrong(verdict, category, level, parallel, wrong):
     best = SimpleNamespace(category=category, level=level)
     told = SimpleNamespace(verdict=verdict, best=best, diagnoses=(best,), needs=("tp",))
     case = {"category": "kv_heads_lt_tp", "parallel_caused": parallel, "diagnosable_from": "text"}
@@ -117,7 +113,7 @@ FIRST_ALONE = {"error-cases": 55, "wild": 64, "wordings": 166}
 
 
 @pytest.mark.parametrize("path", accuracy.known(), ids=lambda path: path.stem)
-def test_a_set_is_answered(path: Path) -> None:
+def test_a_set_is_answered(path):
     """With what its reporter would give and by the message alone; no wrong cause is called likely, and no
     text with another cause is called a sharding problem."""
     cases = accuracy.read(path)

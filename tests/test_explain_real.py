@@ -1,7 +1,5 @@
 """Errors of other people's code: what fairscale and torchtitan raised as they ran (genuine.json)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ def given(case: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("framework", ["fairscale", "torchtitan"])
-def test_what_real_frameworks_raise(framework: str) -> None:
+def test_what_real_frameworks_raise(framework):
     """By the words alone; test_explain_raised.py asks of the whole tracebacks."""
     cases = [case for case in GENUINE if case["framework"] == framework]
     assert len(cases) >= 50
@@ -29,7 +27,7 @@ def test_what_real_frameworks_raise(framework: str) -> None:
     assert len(missed) <= 0.02 * len(cases), missed[:5]
 
 
-def test_half_a_group_of_torchtitans_fused_weight() -> None:
+def test_half_a_group_of_torchtitans_fused_weight():
     told = lp.explain("RuntimeError: shape '[1, 8192, -1, 6, 128]' is invalid for input of size 3145728")
     assert told.best.category == "kv_heads_lt_tp"
     assert told.best.equations == ("8192 × 384 = 3145728", "768 = (4 + 2)·128", "384 = 8·768/16")

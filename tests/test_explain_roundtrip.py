@@ -1,7 +1,5 @@
 """One source of truth: what `frameworks` says that a framework gives is explained back to its rule."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import defaultdict
@@ -86,7 +84,7 @@ def asked(framework: str, message: str, job: Job) -> Any:
     return lp.explain(message, job.model, job.layout, framework, **facts)
 
 
-def test_every_message_of_every_framework_is_here() -> None:
+def test_every_message_of_every_framework_is_here():
     spoken = {(framework, code) for framework, _, codes, _ in told() for code in codes}
     cases = [
         (f.name, code, case) for f in FRAMEWORKS.values() for code, own in f.cases.items() for case in own
@@ -96,7 +94,7 @@ def test_every_message_of_every_framework_is_here() -> None:
     assert there - spoken == {("dtensor", "LP108"), ("megatron-lm", "LP206")}
 
 
-def test_each_message_leads_back_to_its_rule_and_names_who_says_it() -> None:
+def test_each_message_leads_back_to_its_rule_and_names_who_says_it():
     wrong, unnamed = [], []
     for framework, message, codes, job in told():
         best = asked(framework, message, job).best
@@ -108,7 +106,7 @@ def test_each_message_leads_back_to_its_rule_and_names_who_says_it() -> None:
     assert unnamed == []
 
 
-def test_most_messages_need_no_layout_to_lead_back() -> None:
+def test_most_messages_need_no_layout_to_lead_back():
     """Bare asserts and one number that is not divisible by another can be many things."""
     found = [
         bool(best and best.category in wanted(codes))

@@ -1,12 +1,7 @@
 """What the engines raise, explained: `Result.explanation`, `lp.explain(result)`, and the shape tape."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 import llamapar as lp
 from llamapar.diagnosis import newest
@@ -16,7 +11,7 @@ HALF = (
 )
 
 
-def test_a_forced_run_is_explained() -> None:
+def test_a_forced_run_is_explained():
     result = lp.run("attention", "tiny", {"tp": 16}, force=True, engine="local")
     told = result.explanation
     assert told is not None
@@ -28,8 +23,8 @@ def test_a_forced_run_is_explained() -> None:
 
 
 @pytest.mark.parametrize("engine", ["local", "processes"])
-def test_the_first_rank_to_raise_is_explained_by_its_own_words(engine: str) -> None:
-    def mine(mesh: Any, setting: Any, x: Tensor, wq: Tensor) -> Tensor:
+def test_the_first_rank_to_raise_is_explained_by_its_own_words(engine):
+    def mine(mesh, setting, x, wq):
         return (x @ wq.mT).view(*x.shape[:2], setting.model.n_heads, setting.model.head_dim).flatten(2)
 
     result = lp.run(mine, "tiny", lp.Layout(tp=2, sequence_parallel=False), engine=engine, timeout=120)
@@ -37,8 +32,8 @@ def test_the_first_rank_to_raise_is_explained_by_its_own_words(engine: str) -> N
     assert result.explanation.cause.startswith("64 is 1/2 of 128: a rank's slice (tp=2)")
 
 
-def test_a_bug_of_the_program_itself_is_not_blamed_on_the_layout() -> None:
-    def mine(mesh: Any, setting: Any, x: Tensor, w1: Tensor) -> Tensor:
+def test_a_bug_of_the_program_itself_is_not_blamed_on_the_layout():
+    def mine(mesh, setting, x, w1):
         return x @ w1.mT + torch.ones(7)
 
     result = lp.run(mine, "tiny", {"tp": 2})
@@ -46,10 +41,10 @@ def test_a_bug_of_the_program_itself_is_not_blamed_on_the_layout() -> None:
     assert result.explanation.verdict != "sharding"
 
 
-def test_replicated_kv_heads_are_known() -> None:
+def test_replicated_kv_heads_are_known():
     """16 ranks with copies of 8 KV heads hold whole ones: what fails there fails for another reason."""
 
-    def mine(mesh: Any, setting: Any, x: Tensor, wk: Tensor) -> Tensor:
+    def mine(mesh, setting, x, wk):
         return (x @ wk.mT).view(-1, 3)
 
     result = lp.run(mine, "tiny", {"tp": 16}, kv_replication=True)
@@ -57,7 +52,7 @@ def test_replicated_kv_heads_are_known() -> None:
     assert "kv_heads_lt_tp" not in {d.category for d in result.explanation.diagnoses}
 
 
-def test_the_tape_carries_the_cause_of_the_step_that_fails() -> None:
+def test_the_tape_carries_the_cause_of_the_step_that_fails():
     """Of a layout that breaks several rules: q fails first, though check names the FFN as well."""
     tape = lp.tape("block", "llama3-8b", {"tp": 12}, seq_len=1024)
     failed = tape.failed
@@ -71,7 +66,7 @@ def test_the_tape_carries_the_cause_of_the_step_that_fails() -> None:
     assert str(tape).splitlines()[-1] == failed.cause
 
 
-def test_numbers_that_differ_are_explained_and_are_the_newest_failure() -> None:
+def test_numbers_that_differ_are_explained_and_are_the_newest_failure():
     layout = lp.Layout(tp=2, sequence_parallel=False)
     result = lp.run("attention", "tiny", layout, fault="drop_all_reduce", dtype="float64")
     assert (result.where, result.rows[0].ranks) == ("output out", (0, 1))

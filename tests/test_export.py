@@ -1,7 +1,5 @@
 """The "copy as" texts: each says the same job again, in the words of whoever will read it."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import replace
@@ -67,14 +65,14 @@ def comments(text: str) -> list[str]:
 
 
 @given(jobs())
-def test_python_and_the_command_line_say_the_job_again(asked: dict[str, Any]) -> None:
+def test_python_and_the_command_line_say_the_job_again(asked):
     job, framework = job_of(asked)
     for report in (from_python(as_python(job, framework)), from_cli(as_cli(job, framework))):
         assert report.job == job
         assert (report.judge.name if report.judge else None) == framework
 
 
-def test_a_preset_with_other_dimensions_is_written_out() -> None:
+def test_a_preset_with_other_dimensions_is_written_out():
     job = PAPER.replace(model=PAPER.model.replace(n_kv_heads=16))
     assert from_python(as_python(job)).job == job
     text = as_cli(job)
@@ -87,7 +85,7 @@ def test_a_preset_with_other_dimensions_is_written_out() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("title", EXPORT_TITLES.values())
-def test_hostile_names_stay_names(title: str, name: str) -> None:
+def test_hostile_names_stay_names(title, name):
     plain = re.compile(r"# [A-Za-z0-9._+-]{1,60}: tp=8 cp=1 pp=1 dp=2 \(16 ranks\)")
     model = lp.model("llama2-7b").replace(name=name, n_layers=30)
     text = exported(title, lp.Job.of(model, lp.Layout(tp=8, dp=2)))

@@ -1,7 +1,5 @@
 """Families of models: each is what transformers builds of its config.json, and all others are refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -20,7 +18,6 @@ from llamapar.describe.families import FAMILIES, OWN
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.placement import PARAMETERS
 from llamapar.place.cut import Cut
-from llamapar.rules.job_text import as_python
 from weights import save_hf
 
 ROWS = oracle("families")
@@ -40,12 +37,12 @@ def models() -> dict[str, lp.ModelConfig]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_a_family_has_the_tensors_that_transformers_builds(case: dict[str, Any]) -> None:
+def test_a_family_has_the_tensors_that_transformers_builds(case):
     model = lp.model(case["config_json"])
     theirs = dict(case["other"])
     for i in range(case["layers"]):
         theirs |= {f"model.layers.{i}.{name}": shape for name, shape in case["layer"]}
-    mine: dict[str, list[int]] = {}
+    mine = {}
     for p in model.parameters():  # projections that share a tensor lie in it one after another
         rows, *columns = p.shape
         mine[p.hf_name] = [mine.get(p.hf_name, [0])[0] + rows, *columns]
@@ -62,9 +59,7 @@ def test_a_family_has_the_tensors_that_transformers_builds(case: dict[str, Any])
         ("glm4", (4096, 40, 32, 2, 13696, 151552), 9.40),  # THUDM/GLM-4-9B-0414
     ],
 )
-def test_a_family_with_merged_projections_has_the_published_total(
-    kind: str, sizes: tuple[int, ...], total: float, tmp_path: Path
-) -> None:
+def test_a_family_with_merged_projections_has_the_published_total(kind, sizes, total, tmp_path):
     keys = (
         "hidden_size num_hidden_layers num_attention_heads num_key_value_heads intermediate_size vocab_size"
     )
@@ -78,14 +73,14 @@ def test_a_family_with_merged_projections_has_the_published_total(
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_what_a_config_leaves_out_is_the_classes_default(case: dict[str, Any]) -> None:
+def test_what_a_config_leaves_out_is_the_classes_default(case):
     model = lp.model(case["config_json"])
     rope = model.rope_scaling
     assert (model.max_seq_len, model.norm_eps) == (case["max_seq_len"], case["norm_eps"])
     assert [rope.kind if rope else "default", model.rope_theta, rope and rope.factor] == case["rope"]
 
 
-def test_every_family_is_witnessed_and_named_by_transformers() -> None:
+def test_every_family_is_witnessed_and_named_by_transformers():
     mixed = {case["mixture"] for case in MIXTURES}
     assert mixed == {name for name, family in FAMILIES.items() if family.experts}
     mixed.add("llama4")  # which wraps one of them
@@ -103,22 +98,11 @@ def test_every_family_is_witnessed_and_named_by_transformers() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SURVEY if kind not in FAMILIES])
-def test_every_other_causal_model_of_transformers_is_refused(kind: str) -> None:
+def test_every_other_causal_model_of_transformers_is_refused(kind):
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
     for said in ({"model_type": kind}, {"architectures": [SURVEY[kind]["class"]], "model_type": kind}):
         with pytest.raises(lp.ModelError, match=r"^model_type='.*' is not known"):
             lp.model({**sizes, "vocab_size": 100, **said})
-
-
-def sizes(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, vocab: int) -> dict[str, int]:
-    return {
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "intermediate_size": ffn,
-        "vocab_size": vocab,
-    }
 
 
 # -- keys that change tensors ------------------------------------------------------------------------
@@ -135,81 +119,6 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "said", "field"),
-    [
-        ("cohere", {"use_qk_norm": True}, "use_qk_norm"),  # norms of each head apart
-        ("ernie4_5", {"use_bias": True}, "use_bias"),
-        ("internlm3", {"qkv_bias": True}, "qkv_bias"),
-        ("internlm3", {"attention_bias": True}, "attention_bias"),
-        ("exaone4", {"attention_bias": True}, "attention_bias"),
-        ("granite", {"mlp_bias": True}, "mlp_bias"),
-        ("hyperclovax", {"use_post_norm": False}, "use_post_norm"),
-        ("hyperclovax", {"use_post_norm": None}, "use_post_norm"),
-        ("hunyuan_v1_dense", {"use_qk_norm": False}, "use_qk_norm"),
-        ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-        ("granite", {"no_rope_layers": [1, 0]}, "no_rope_layers"),  # SmolLM3's alone
-        ("llama", {"embedding_multiplier": 12.0}, "embedding_multiplier"),
-        ("olmo2", {"layer_types": ["linear_attention"]}, "layer_types"),
-        ("gemma2", {"num_experts": 8}, "num_experts"),
-        ("smollm3", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
-        ("olmo2", {"architectures": ["OlmoForCausalLM"]}, "architectures"),
-        ("internlm3", {"architectures": ["MistralForCausalLM"]}, "architectures"),
-    ],
-)
-def test_a_key_that_changes_tensors_is_refused_by_name(kind: str, said: dict[str, Any], field: str) -> None:
-    lp.model({**SIZES, "model_type": kind})
-    with pytest.raises(lp.ModelError, match=field) as refusal:
-        lp.model({**SIZES, "model_type": kind, **said})
-    assert refusal.value.field == field
-
-
-def test_a_class_is_read_under_each_of_its_names() -> None:
-    for kind in ("internlm3", "iquestcoder"):
-        for named in FAMILIES[kind].architectures:
-            assert lp.model({**SIZES, "model_type": kind, "architectures": [named]}).family == kind
-    assert lp.model({**SIZES, "architectures": ["LlamaForCausalLM"]}).family == "llama"
-    assert lp.model({**SIZES, "architectures": ["Olmo2ForCausalLM"]}).norms_width
-
-
-# -- models that wrap a language model ---------------------------------------------------------------
-
-
-def test_a_wrapped_language_model_is_read_by_itself(tmp_path: Path) -> None:
-    text = {key: value for key, value in SIZES.items() if key != "head_dim"} | {"model_type": "mistral"}
-    raw = {"model_type": "mistral3", "architectures": ["Mistral3ForConditionalGeneration"]}
-    raw |= {"text_config": text, "vision_config": {"hidden_size": 32}, "spatial_merge_size": 2}
-    found = lp.model(raw)
-    assert found.name == "mistral3 (text)"
-    assert found == lp.model(text).replace(name=found.name)
-    assert lp.ModelConfig.from_hf(raw, "it").name == "it (text)"
-    assert not found.tied
-    assert lp.model({**raw, "tie_word_embeddings": True}).tied
-    assert not lp.model(
-        {**raw, "tie_word_embeddings": True, "text_config": {**text, "tie_word_embeddings": False}}
-    ).tied
-
-
-@pytest.mark.parametrize(
-    ("said", "field"),
-    [
-        ({"text_config": None}, "text_config"),
-        ({"text_config": "mistral"}, "text_config"),
-        ({"text_config": {**SIZES, "model_type": "mixtral"}}, "model_type"),
-        ({"text_config": {**SIZES, "num_local_experts": 8}}, "num_local_experts"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
-        ({"adapter_layers": 3}, "adapter_layers"),
-        ({"model_type": "llava"}, "model_type"),
-    ],
-)
-def test_what_a_wrapper_may_not_say(said: dict[str, Any], field: str) -> None:
-    raw = {"model_type": "mistral3", "text_config": {**SIZES, "model_type": "mistral"}}
-    lp.model(raw)
-    with pytest.raises(lp.ModelError, match=field) as refusal:
-        lp.model({**raw, **said})
-    assert refusal.value.field == field
-
-
 # -- what is done with them ----------------------------------------------------------------------------
 
 
@@ -217,7 +126,7 @@ DENSE = [name for name in OWN if not FAMILIES[name].experts]
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_a_family_is_counted_cut_and_written(name: str) -> None:
+def test_a_family_is_counted_cut_and_written(name):
     model = models()[name].replace(n_layers=2, n_kv_heads=2, n_heads=4, head_dim=80, name=name)
     assert {p.key for p in model.parameters()} <= set(PARAMETERS)
     layer = [p.key for p in model.parameters() if p.layer == 0]
@@ -250,14 +159,14 @@ class Counted:
         return [key for key in keys if key in ("norm", "wq", "w1")]
 
 
-def test_parts_of_a_block_are_llamas_for_llama() -> None:
+def test_parts_of_a_block_are_llamas_for_llama():
     assert block_parts(lp.model("tiny")) == PARTS["block"]
 
 
 @pytest.mark.parametrize(
     ("name", "norms"), [("llama", 2), ("gemma2", 4), ("olmo2", 2), ("cohere", 1), ("olmo", 2)]
 )
-def test_norms_keep_their_inputs(name: str, norms: int) -> None:
+def test_norms_keep_their_inputs(name, norms):
     """OLMo's two have no weights and keep as much."""
     for kernels in ("eager", "fused"):
         rows = {row.part: row.formula for row in kept_of_layer(kernels, "none", models()[name])}
@@ -268,7 +177,7 @@ def test_norms_keep_their_inputs(name: str, norms: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma2", "olmo", "cohere", "qwen3"])
-def test_traffic_of_zero_counts_each_norm(name: str) -> None:
+def test_traffic_of_zero_counts_each_norm(name):
     """A block's gathers are of all of its parameters, however many norms it has."""
     model = models()[name].replace(n_layers=1, name=name)
     sent = lp.traffic("block", model, dp=2, zero=3, seq_len=64, dtype="float32")
@@ -276,22 +185,8 @@ def test_traffic_of_zero_counts_each_norm(name: str) -> None:
     assert gathered == model.layer_params * 4
 
 
-def test_what_norms_over_the_width_send_over_tp_is_not_known() -> None:
-    model = models()["olmo2"].replace(name="it", n_kv_heads=4, n_heads=4, head_dim=8)
-    assert lp.traffic("block", model, dp=2, seq_len=64).by_axis
-    with pytest.raises(lp.LayoutError, match=r"^tp=2") as refusal:
-        lp.traffic("block", model, tp=2, seq_len=64)
-    assert str(refusal.value) == (
-        "tp=2: what it sends is not known for olmo2, whose norms span the width of Q and K\n"
-        "  why  vLLM gathers Q and K, OLMo-core trades heads for tokens, transformers gathers V as well\n"
-        "  try  tp=1"
-    )
-    found = lp.plan(model, gpus=4, seq_len=64, global_batch=8, gpu="h100-80gb")
-    assert {one.job.layout.tp for one in found.layouts} == {1}
-
-
 @pytest.mark.parametrize("name", [name for name in DENSE if FAMILIES[name].lacks])
-def test_a_run_names_what_it_does_not_compute(name: str) -> None:
+def test_a_run_names_what_it_does_not_compute(name):
     model = models()[name].replace(name="it")
     with pytest.raises(lp.ModelError, match="does not compute it") as refusal:
         lp.run("llama", model, tp=1)
@@ -305,14 +200,14 @@ def test_a_run_names_what_it_does_not_compute(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if not FAMILIES[name].lacks])
-def test_a_family_without_a_lack_runs(name: str) -> None:
+def test_a_family_without_a_lack_runs(name):
     small = {"dim": 32, "n_layers": 1, "n_heads": 4, "n_kv_heads": 2, "head_dim": 8, "ffn_dim": 48}
     model = models()[name].replace(**small, vocab_size=64)
     assert lp.run("llama", model, tp=2, dtype="float64", seq_len=16).ok
 
 
 @pytest.mark.parametrize("name", ["gemma2", "olmo", "olmo2", "hunyuan_v1_dense", "cohere"])
-def test_a_checkpoint_of_a_family_is_cut_and_put_together(name: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_family_is_cut_and_put_together(name, tmp_path):
     small = {"dim": 32, "n_heads": 4, "n_kv_heads": 2, "head_dim": 8, "ffn_dim": 48, "vocab_size": 64}
     model = models()[name].replace(**small, name=name)
     source = save_hf(tmp_path / name, model)
@@ -326,24 +221,8 @@ def test_a_checkpoint_of_a_family_is_cut_and_put_together(name: str, tmp_path: P
         lp.checkpoint.shard(source, tmp_path / "meta", tp=2, format="meta")
 
 
-def test_a_file_of_distributed_llama_is_of_llamas_family() -> None:
-    model = models()["gemma2"].replace(name="it")
-    assert lp.loading(model, format="bf16").file_bytes == 2 * model.n_params
-    with pytest.raises(lp.LayoutError, match=r"^format=q40") as refusal:
-        lp.loading(model)
-    assert str(refusal.value) == (
-        "format=q40: distributed-llama's file has no place for the norms of gemma2\n  try  format='bf16'"
-    )
-
-
-def test_settings_say_what_they_leave_out() -> None:
-    model = models()["granite"].replace(name="it")
-    text = as_python(lp.Job.of(model, tp=2))
-    assert f"# granite has {FAMILIES['granite'].lacks}: nothing here says so" in text.splitlines()
-
-
 # -- the page ------------------------------------------------------------------------------------------
 
 
-def test_the_page_of_families_is_what_the_script_writes() -> None:
+def test_the_page_of_families_is_what_the_script_writes():
     assert (DOCS / "families.md").read_text(encoding="utf-8") == page(ROWS)

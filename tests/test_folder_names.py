@@ -3,8 +3,6 @@
 The name of a folder stands in tracebacks, command lines, settings and addresses. These tests read them.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -24,7 +22,7 @@ TESTS = [
 
 
 @pytest.mark.soak
-def test_in_a_folder_with_an_awkward_name(tmp_path: Path) -> None:
+def test_in_a_folder_with_an_awkward_name(tmp_path):
     copy = tmp_path / NAME
     generated = shutil.ignore_patterns(".*", "__pycache__")
     shutil.copytree(PROJECT, copy, ignore=lambda folder, names: generated(folder, names) - {".ci"})

@@ -5,11 +5,8 @@ These tests need torch, numpy and pytest alone, so that they run where nothing e
     python -m pytest --noconftest -m gpu tests/test_gpu.py
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import pytest
 import torch
@@ -38,7 +35,7 @@ SEQ = 192
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_ranks_left() -> Iterator[None]:
+def _no_ranks_left():
     yield
     pool.close_pool()
 
@@ -66,9 +63,7 @@ def apart(found: Tensor, want: Tensor) -> float:
 @pytest.mark.parametrize("documents", [None, (50, 1, 77, 64)], ids=["one document", "four documents"])
 @pytest.mark.parametrize("head_dim", [64, 128, 20])
 @pytest.mark.parametrize("dtype", KERNELS)
-def test_ranks_of_cp_together_are_the_dense_formula(
-    dtype: str, head_dim: int, documents: tuple[int, ...] | None
-) -> None:
+def test_ranks_of_cp_together_are_the_dense_formula(dtype, head_dim, documents):
     seed, kind = torch.Generator().manual_seed(0), getattr(torch, dtype)
     q, grad, k, v = (
         torch.randn(2, SEQ, heads, head_dim, generator=seed, dtype=torch.float64).to(kind)
@@ -97,7 +92,7 @@ def test_ranks_of_cp_together_are_the_dense_formula(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_scores_are_never_in_memory(dtype: str) -> None:
+def test_scores_are_never_in_memory(dtype):
     tokens, heads = 16384, 8
     q, k, v = (
         torch.randn(1, tokens, h, 64, device="cuda", dtype=getattr(torch, dtype)).requires_grad_()
@@ -127,7 +122,7 @@ def sentence(engine: str, world: int) -> str:
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("engine", ["local", "processes"])
 @pytest.mark.parametrize("program", lp.programs.PROGRAMS)
-def test_every_program_on_8_ranks_equals_the_cpu(program: str, engine: str, dtype: str) -> None:
+def test_every_program_on_8_ranks_equals_the_cpu(program, engine, dtype):
     result = lp.run(program, "tiny", LAYOUT, engine=engine, dtype=dtype)
     assert not result.errors
     assert result.ok, result
@@ -146,27 +141,27 @@ def test_every_program_on_8_ranks_equals_the_cpu(program: str, engine: str, dtyp
     ids=["ring", "without sequence parallelism", "replicated KV heads", "documents"],
 )
 @pytest.mark.parametrize("engine", ["local", "processes"])
-def test_other_ways_to_cut_a_block(engine: str, layout: lp.Layout, options: dict[str, Any]) -> None:
+def test_other_ways_to_cut_a_block(engine, layout, options):
     result = lp.run("block", "tiny", layout, engine=engine, device="cuda", **options)
     assert result.ok, result
 
 
 @pytest.mark.parametrize("engine", ["local", "processes"])
-def test_a_fault_is_seen(engine: str) -> None:
+def test_a_fault_is_seen(engine):
     result = lp.run("attention", "tiny", LAYOUT, engine=engine, fault="no_context_grad_sum", device="cuda")
     assert not result.ok
     assert not result.errors
 
 
 @pytest.mark.parametrize("engine", ["local", "processes"])
-def test_both_devices_send_the_same(engine: str) -> None:
+def test_both_devices_send_the_same(engine):
     on_gpu, on_cpu = (
         lp.run("block", "tiny", LAYOUT, engine=engine, device=device) for device in ("cuda", "cpu")
     )
     assert {r: t.events for r, t in on_gpu.traces.items()} == {r: t.events for r, t in on_cpu.traces.items()}
 
 
-def test_nccl_with_a_gpu_for_each_rank() -> None:
+def test_nccl_with_a_gpu_for_each_rank():
     if GPUS < 2:
         pytest.skip(f"NCCL needs a GPU for each of 2 ranks; {GPUS} here")
     for program in lp.programs.PROGRAMS:
@@ -175,6 +170,6 @@ def test_nccl_with_a_gpu_for_each_rank() -> None:
         assert result.notes[-1] == sentence("processes", 2)
 
 
-def test_the_cpu_can_be_asked_for() -> None:
+def test_the_cpu_can_be_asked_for():
     result = lp.run("mlp", "tiny", lp.Layout(tp=2), engine="local", device="cpu")
     assert (result.device, result.notes[-1]) == ("cpu", "device cpu: asked for")

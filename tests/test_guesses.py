@@ -1,12 +1,9 @@
 """One reader of answers: each question's truth in all the forms that people write, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -101,14 +98,14 @@ def spellings(item: Item, value: Any) -> Iterator[object]:
 
 
 @pytest.mark.parametrize(("kind", "name", "seed"), ASKED)
-def test_the_truth_is_right_however_it_is_written(kind: str, name: str, seed: int) -> None:
+def test_the_truth_is_right_however_it_is_written(kind, name, seed):
     item = asked(kind, name, seed)
     for written in spellings(item, item.truth):
         assert item.is_right(item.read(written)) is True, written
 
 
 @pytest.mark.parametrize(("kind", "name", "seed"), ASKED)
-def test_a_wrong_answer_is_wrong_however_it_is_written(kind: str, name: str, seed: int) -> None:
+def test_a_wrong_answer_is_wrong_however_it_is_written(kind, name, seed):
     """Or it is refused, which costs nothing."""
     item = asked(kind, name, seed)
     for wrong in [] if item.judge else misses(item):
@@ -142,11 +139,9 @@ OF_A_LIST = ("1-9999", "9-3", "2,105,185", "dp 3, tp 1", "yes", True)
 
 
 @pytest.mark.parametrize(("kind", "name", "seed"), ASKED)
-def test_what_cannot_be_read_costs_nothing(
-    kind: str, name: str, seed: int, progress_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    item: Any = asked(kind, name, seed)
-    texts: list[object] = [*NEVER]
+def test_what_cannot_be_read_costs_nothing(kind, name, seed, progress_file, capsys):
+    item = asked(kind, name, seed)
+    texts = [*NEVER]
     if item.kind == "number":
         texts += [*OF_A_NUMBER, *(OF_WHOLE_NUMBERS if isinstance(item.truth, int) else ())]
     elif item.kind == "list" and len(item.truth) == 2:
@@ -168,7 +163,7 @@ def test_what_cannot_be_read_costs_nothing(
     capsys.readouterr()
 
 
-def test_a_label_is_read_whatever_joins_its_words_and_no_part_of_it() -> None:
+def test_a_label_is_read_whatever_joins_its_words_and_no_part_of_it():
     choices = (("tp", "TP", ""), ("both", "TP and PP", ""), ("high", "too high", ""))
     assert [read_choice(text, choices) for text in ("tp", "Too-high", "tp and pp")] == ["tp", "high", "both"]
     for text in ("PP", "too", ""):
@@ -179,13 +174,13 @@ def test_a_label_is_read_whatever_joins_its_words_and_no_part_of_it() -> None:
 @pytest.mark.parametrize(
     "degrees", [{"tp": 8, "dp": 2}, {"dp": 16, "zero": 3}, {"pp": 4, "virtual_stages": 2}]
 )
-def test_a_layout_is_said_as_it_is_read(degrees: dict[str, int]) -> None:
+def test_a_layout_is_said_as_it_is_read(degrees):
     """A reader who is shown the answer can type it."""
     assert read_layout(as_guess(lp.Layout(**degrees))) == lp.Layout(**degrees)
 
 
 @pytest.mark.parametrize("text", ["tp=8; import os", "tp=8 tp=4", "tp", "tp=-8", "tp=8 dp", 8, ["tp"], None])
-def test_what_is_no_layout_is_refused(text: object) -> None:
+def test_what_is_no_layout_is_refused(text):
     with pytest.raises(
         lp.LlamaparError, match="is not a layout\n  why  nothing was kept\n  try  tp=8 pp=2 dp=4"
     ):

@@ -1,7 +1,5 @@
 """Flight records as files: what is read of them, and what is refused, without anything being executed."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -30,7 +28,7 @@ def read(made: Iterable[tuple[int, Any]], form: Callable[[Any], bytes] | None = 
 # -- what torch writes --------------------------------------------------------------------------
 
 
-def test_what_is_read_is_what_torchs_sources_write() -> None:
+def test_what_is_read_is_what_torchs_sources_write():
     import torch
 
     folder = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d"
@@ -45,7 +43,7 @@ def test_what_is_read_is_what_torchs_sources_write() -> None:
 SPAWN = "pytorch-3.10/lib/python3.10/multiprocessing/spawn.py"
 
 
-def test_the_entry_that_torchs_tutorial_shows() -> None:
+def test_the_entry_that_torchs_tutorial_shows():
     """What NCCL wrote in test_short_pickle, word for word, of version 2.5; the second entry is cut there."""
     frames = [
         {"name": "test_short_pickle", "filename": "pytorch/test/distributed/test_c10d_nccl.py", "line": 3647},
@@ -114,7 +112,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_flight_record_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_what_is_no_flight_record_is_refused_by_name(name, tmp_path):
     data, words = HOSTILE[name]
     (tmp_path / "rank_0").write_bytes(data)
     with within(3), pytest.raises(lp.LlamaparError, match=f"rank_0: {words}"):
@@ -132,7 +130,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_dump_that_is_cut_off_or_damaged_is_told(name: str, tmp_path: Path) -> None:
+def test_a_dump_that_is_cut_off_or_damaged_is_told(name, tmp_path):
     data, words = BROKEN[name]
     (tmp_path / "rank_0").write_bytes(data)
     (tmp_path / "rank_1").write_bytes(changed())
@@ -206,7 +204,7 @@ MULTIPLIED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", MULTIPLIED)
-def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
+def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name):
     data, words = MULTIPLIED[name]
     assert len(data) < 110_000
     with Peak() as peak, within(3):
@@ -219,7 +217,7 @@ def test_a_few_bytes_cannot_ask_for_much_work_or_memory(name: str) -> None:
     assert peak.anonymous < 64 * 2**20
 
 
-def test_a_batch_ends_what_was_called_since_the_last_end() -> None:
+def test_a_batch_ends_what_was_called_since_the_last_end():
     """Also where an operation whose own name ends so stands inside; another number is another batch."""
     ops = [("send 0->1", 1), ("all_gather_coalesced", 2), ("all_gather", 2), ("coalesced", 2)]
     calls = [short(number, profiling_name=f"nccl:{op}", retired=False) for op, number in ops]
@@ -229,7 +227,7 @@ def test_a_batch_ends_what_was_called_since_the_last_end() -> None:
 
 
 @pytest.mark.parametrize("field", ["profiling_name", "label"])
-def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
+def test_a_name_that_turns_a_text_around_is_refused(field):
     with pytest.raises(lp.LlamaparError, match=f"{LACKS}, or has it in another form"):
         read_dumps([("rank_0", few([short(1, **{field: "all\u202e"})]))])
 
@@ -242,14 +240,14 @@ def test_a_name_that_turns_a_text_around_is_refused(field: str) -> None:
         (["rank_0.json", "other_0.json"], r"rank_0.json: it is of rank 0, and so is other_0.json"),
     ],
 )
-def test_folders_that_are_refused(names: list[str], words: str, tmp_path: Path) -> None:
+def test_folders_that_are_refused(names, words, tmp_path):
     for name in names:
         (tmp_path / name).write_bytes(changed())
     with pytest.raises(lp.LlamaparError, match=words):
         lp.explain(tmp_path)
 
 
-def test_a_text_that_torchs_own_table_would_evaluate_is_read_as_numbers() -> None:
+def test_a_text_that_torchs_own_table_would_evaluate_is_read_as_numbers():
     """torch's `build_groups_memberships` evaluates members that are a quoted text."""
     made = Path("/tmp/called-by-a-flight-record")
     ranks = repr(f"[0, 1, __import__('pathlib').Path({str(made)!r}).touch()]")

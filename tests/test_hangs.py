@@ -1,7 +1,5 @@
 """Whom a hang waits for: hangs raised on purpose, random layouts, torch's own cases, and the doors."""
 
-from __future__ import annotations
-
 import builtins
 import functools
 import itertools
@@ -9,7 +7,6 @@ import json
 import logging
 import pickle
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +55,7 @@ def answers() -> list[tuple[dict[str, Any], lp.Explanation]]:
     return [(row, explain_dumps(files(row), Known(layout=laid_out(row)))) for row in CASES]
 
 
-def test_of_genuine_hangs_no_wrong_rank_is_called_likely() -> None:
+def test_of_genuine_hangs_no_wrong_rank_is_called_likely():
     """A rank that is likely the one to look at is at fault; where nothing hung, nobody is."""
     likely = [
         (row, hang_of(found).behind)
@@ -70,13 +67,13 @@ def test_of_genuine_hangs_no_wrong_rank_is_called_likely() -> None:
     assert not {row["name"] for row, _ in likely} & PASSED
 
 
-def test_who_is_behind_has_not_entered_the_call_by_its_own_dump() -> None:
+def test_who_is_behind_has_not_entered_the_call_by_its_own_dump():
     """Read from the dumps by hand: each rank of a waiting group, and the number of its last call there."""
     asked = 0
     for row, found in answers():
         if row["form"] != "json" or found.hang is None:
             continue
-        last: dict[tuple[str, int], int] = {}
+        last = {}
         for rank, text in row["dumps"].items():
             try:
                 entries = json.loads(text)["entries"]
@@ -91,7 +88,7 @@ def test_who_is_behind_has_not_entered_the_call_by_its_own_dump() -> None:
     assert asked > 100
 
 
-def test_torchs_analyzer_says_the_same_of_our_values_as_of_its_own_file() -> None:
+def test_torchs_analyzer_says_the_same_of_our_values_as_of_its_own_file():
     """make_flights.py kept what it printed. It takes a list of outputs for one, which is no fault."""
     same, asked = 0, 0
     for row, found in answers():
@@ -106,7 +103,7 @@ def test_torchs_analyzer_says_the_same_of_our_values_as_of_its_own_file() -> Non
     assert same == asked
 
 
-def test_a_llama_that_stopped_is_told_its_tensor() -> None:
+def test_a_llama_that_stopped_is_told_its_tensor():
     """The code itself noted where its rank stopped (make_positions.py)."""
     for row in positions():
         known = Known.of("tiny", lp.Layout.of(row["degrees"]), None, {"seq_len": 16})
@@ -138,7 +135,7 @@ def layouts(draw: st.DrawFn) -> lp.Layout:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_group_of_a_random_layout_gets_its_axes_and_coordinates(data: st.DataObject) -> None:
+def test_a_group_of_a_random_layout_gets_its_axes_and_coordinates(data):
     layout = data.draw(layouts())
     joint = ["-".join(names) for n in (1, 2) for names in itertools.combinations(AXES, n)]
     axes = data.draw(st.sampled_from(joint))
@@ -174,7 +171,7 @@ def test_a_group_of_a_random_layout_gets_its_axes_and_coordinates(data: st.DataO
     assert words in found.best.cause
 
 
-def test_degrees_get_the_order_in_which_the_records_lie() -> None:
+def test_degrees_get_the_order_in_which_the_records_lie():
     """A mesh of (pp, dp, tp) has dp before pp; degrees alone would be read in the paper's order."""
     row = next(row for row in CASES if row["name"] == "death-0")
     found = explain_dumps(files(row), Known(numbers={"tp": 2, "pp": 2, "world": 12}))
@@ -188,7 +185,7 @@ def test_degrees_get_the_order_in_which_the_records_lie() -> None:
             explain_dumps(files(row), Known(layout=lp.Layout(tp=tp)))
 
 
-def test_without_a_layout_a_group_is_its_ranks() -> None:
+def test_without_a_layout_a_group_is_its_ranks():
     found = told(dict(multiplied(16, 40, culprit=5)))
     assert found.best is not None
     assert found.best.cause == (
@@ -197,7 +194,7 @@ def test_without_a_layout_a_group_is_its_ranks() -> None:
     )
 
 
-def test_a_thousand_ranks_are_read() -> None:
+def test_a_thousand_ranks_are_read():
     made = dict(multiplied(1024, 40, culprit=341))
     with within(60):
         found = told(made, lp.Layout(tp=8, dp=128), "llama3-8b")
@@ -211,7 +208,7 @@ PAIR, BOTH = ("pp0", "mesh_pp"), {"pp0": [0, 1]}
 P2P = {"is_p2p": True, "p2p_seq_id": 1}
 
 
-def test_a_receive_waits_for_who_sends() -> None:
+def test_a_receive_waits_for_who_sends():
     waits = dump([entry(0, PAIR, "recv 1<-0", 0, [4, 8], **P2P, **OPEN)], BOTH)
     found = told({0: dump([], BOTH), 1: waits}, lp.Layout(pp=2))
     assert found.best is not None
@@ -220,7 +217,7 @@ def test_a_receive_waits_for_who_sends() -> None:
     )
 
 
-def test_ranks_that_both_send_wait_for_one_another() -> None:
+def test_ranks_that_both_send_wait_for_one_another():
     sends = {
         rank: dump([entry(0, PAIR, f"send {rank}->{1 - rank}", 0, [4, 8], **P2P, **OPEN)], BOTH)
         for rank in (0, 1)
@@ -232,7 +229,7 @@ def test_ranks_that_both_send_wait_for_one_another() -> None:
 
 
 @pytest.mark.parametrize(("state", "behind"), [("completed", None), ("started", [0])])
-def test_a_batch_of_sends_has_the_state_of_its_end(state: str, behind: list[int] | None) -> None:
+def test_a_batch_of_sends_has_the_state_of_its_end(state, behind):
     """NCCL never marks the calls of a batch as done, but for the entry that ends it."""
     sends = P2P | {"state": "scheduled", "retired": False}
     end = {**sends, "input_sizes": [], "output_sizes": [], "input_dtypes": [], "output_dtypes": []}
@@ -270,16 +267,14 @@ TORCHS = [
 
 
 @pytest.mark.parametrize(("one", "other", "theirs"), TORCHS)
-def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(
-    one: dict[str, Any], other: dict[str, Any], theirs: str
-) -> None:
+def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(one, other, theirs):
     found = told({rank: dump([row], {"0": [0, 1]}) for rank, row in enumerate((one, other))})
     differ = f"{one['profiling_name'].removeprefix('nccl:')} #1: rank 1 {theirs}"
     assert hang_of(found).differ == ({"group of all ranks": differ} if theirs else {})
     assert hang_of(found).behind == []
 
 
-def test_a_ring_buffer_that_lost_its_beginning() -> None:
+def test_a_ring_buffer_that_lost_its_beginning():
     """Buffers that begin at different calls: nobody is blamed for what is no longer there."""
     made = {
         rank: one | {"entries": one["entries"][rank % 7 :]} for rank, one in multiplied(16, 60, culprit=5)
@@ -289,17 +284,17 @@ def test_a_ring_buffer_that_lost_its_beginning() -> None:
     assert (list(hang_of(found).behind), found.best.level) == ([5], Level.LIKELY)
 
 
-def test_torchs_analyzer_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+def test_torchs_analyzer_prints_nothing(capfd):
     """It logs what it finds, and afterwards it may again."""
     told({rank: dump([row], {"0": [0, 1]}) for rank, row in enumerate((REDUCED, REDUCED | HALF))})
     assert capfd.readouterr() == ("", "")
     assert not logging.getLogger("Flight Recorder").disabled
 
 
-def test_where_it_is_not_installed_the_layouts_part_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_not_installed_the_layouts_part_stands_alone(monkeypatch):
     imported = builtins.__import__
 
-    def absent(name: str, *rest: Any) -> Any:
+    def absent(name, *rest):
         if name.startswith("torch"):
             raise ImportError(name)
         return imported(name, *rest)
@@ -313,7 +308,7 @@ def test_where_it_is_not_installed_the_layouts_part_stands_alone(monkeypatch: py
     assert any(line.startswith(missing) and line.endswith("'llamapar[run]'") for line in found.rivals)
 
 
-def test_a_record_that_stops_the_analyzer_is_told() -> None:
+def test_a_record_that_stops_the_analyzer_is_told():
     """It knows no operation of that name."""
     odd = called("dance", 1, [4], **OPEN)
     found = told({rank: dump([odd], {"0": [0, 1]}) for rank in (0, 1)})
@@ -325,7 +320,7 @@ def test_a_record_that_stops_the_analyzer_is_told() -> None:
 SKIP = next(row for row in CASES if row["name"] == "skip-2")
 
 
-def test_the_command_explains_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_explains_a_folder(tmp_path, capsys):
     for name, data in files(SKIP):
         (tmp_path / name).write_bytes(data)
     assert main(["explain", str(tmp_path), "--tp", "4", "--dp", "2"]) == 0

@@ -1,7 +1,5 @@
 """`import llamapar`, a check and every map need nothing but Python: proved in a fresh interpreter."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +54,7 @@ def loaded(code: str, *names: str) -> set[str]:
     return after((code,), names)[0]
 
 
-def test_facts_of_settings_do_not_wait_for_another_import() -> None:
+def test_facts_of_settings_do_not_wait_for_another_import():
     """The words for recompute and schedules belong to a room that reading alone does not import."""
     rows = ("tt-01-405b-2024-08", "mg-03-apertus-70b")
     code = f"sys.path.insert(0, {str(ROOT / 'tests')!r})\nfrom settings_cases import cases, read\n"
@@ -65,7 +63,7 @@ def test_facts_of_settings_do_not_wait_for_another_import() -> None:
     assert "'schedule': 'interleaved-1f1b'" in facts
 
 
-def test_nothing_heavy_is_loaded_until_it_is_used() -> None:
+def test_nothing_heavy_is_loaded_until_it_is_used():
     """Step by step in one interpreter, and at its end a heavy module that the list must show."""
     steps = ("import llamapar", CORE, "import llamapar.cli.main", "llamapar.view", "import numpy")
     names = (*HEAVY, "llamapar.cli", "llamapar.figures", "llamapar.panels")
@@ -87,7 +85,7 @@ for owner, name in ((lp, "explorer"), (lp, "run"), (view, "figure")):
 """
 
 
-def test_a_name_that_needs_more_says_how_to_get_it() -> None:
+def test_a_name_that_needs_more_says_how_to_get_it():
     assert printed(BARE_NAMES) == (
         "lp.explorer needs anywidget, which is not installed\n"
         "  try  pip install 'llamapar[lab]'\n"

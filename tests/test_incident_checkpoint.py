@@ -4,8 +4,6 @@ Reproduced on ranks that hold padded shards, seen by headers, refused, put right
 The vocabulary is the true one; the rest of the model is narrow.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -35,13 +33,13 @@ FOUND = (
 
 
 @pytest.fixture(scope="module")
-def weights() -> dict[str, Tensor]:
+def weights():
     random = torch.Generator().manual_seed(0)
     return {p.hf_name: torch.randn(p.shape, generator=random).bfloat16() for p in MODEL.parameters()}
 
 
 @pytest.fixture
-def trained(tmp_path: Path, weights: dict[str, Tensor]) -> Path:
+def trained(tmp_path, weights):
     return save(tmp_path / "trained", weights)
 
 
@@ -77,9 +75,7 @@ def saved(
 
 
 @pytest.mark.parametrize("engine", ["local", pytest.param("processes", marks=pytest.mark.soak)])
-def test_each_rank_writes_its_own_shard_and_the_right_order_every_row(
-    weights: dict[str, Tensor], engine: str
-) -> None:
+def test_each_rank_writes_its_own_shard_and_the_right_order_every_row(weights, engine):
     written = saved(unpad_then_gather, weights, 8, engine=engine)
     assert {tuple(t.shape) for t in written} == {(16064, 16)}
     padded = torch.cat([weights[EMBEDDING], torch.zeros(256, 16, dtype=torch.bfloat16)])
@@ -93,13 +89,13 @@ def test_each_rank_writes_its_own_shard_and_the_right_order_every_row(
 
 
 @pytest.fixture
-def wrong(tmp_path: Path, weights: dict[str, Tensor]) -> Path:
+def wrong(tmp_path, weights):
     """The folder that the wrong order wrote: rank 0 writes, as in the incident."""
     rank0 = saved(unpad_then_gather, weights, 8)[0]
     return save(tmp_path / "wrong", weights | {EMBEDDING: rank0})
 
 
-def test_inspect_says_what_it_is(wrong: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_says_what_it_is(wrong, capsys):
     found = lp.checkpoint.inspect(wrong)
     assert not found.ok
     assert found.findings == (FOUND,)
@@ -107,7 +103,7 @@ def test_inspect_says_what_it_is(wrong: Path, capsys: pytest.CaptureFixture[str]
     assert FOUND in capsys.readouterr().out
 
 
-def test_how_it_shows_itself_in_a_notebook(wrong: Path, trained: Path) -> None:
+def test_how_it_shows_itself_in_a_notebook(wrong, trained):
     page = lp.checkpoint.inspect(wrong)._repr_html_()
     assert page.startswith("<p><b>wrong: torch, whole; 21 tensors, ")
     assert page.endswith(f"</table><p>{FOUND}</p>")
@@ -119,7 +115,7 @@ def test_how_it_shows_itself_in_a_notebook(wrong: Path, trained: Path) -> None:
     assert faults.as_dict()["problems"][-1] == "<39>"
 
 
-def test_everything_refuses_it(wrong: Path, trained: Path, tmp_path: Path) -> None:
+def test_everything_refuses_it(wrong, trained, tmp_path):
     before = (wrong / "pytorch_model.bin").read_bytes()
     for make in (lp.checkpoint.gather, lp.checkpoint.shard, lp.checkpoint.reshard):
         with pytest.raises(CheckpointError, match="does not agree with its config: ") as refused:
@@ -140,9 +136,7 @@ def test_everything_refuses_it(wrong: Path, trained: Path, tmp_path: Path) -> No
 # -- put it right, and prove it ----------------------------------------------------------------------
 
 
-def test_the_right_order_is_proved_by_shape_and_every_byte(
-    trained: Path, weights: dict[str, Tensor], tmp_path: Path
-) -> None:
+def test_the_right_order_is_proved_by_shape_and_every_byte(trained, weights, tmp_path):
     whole = saved(gather_then_unpad, weights, 8)[0]
     right = save(tmp_path / "right", weights | {EMBEDDING: whole})
     assert lp.checkpoint.inspect(right).ok
@@ -160,13 +154,7 @@ def test_the_right_order_is_proved_by_shape_and_every_byte(
 # -- from one TP to another --------------------------------------------------------------------------
 
 
-def test_the_page_on_checkpoints(
-    trained: Path,
-    wrong: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_page_on_checkpoints(trained, wrong, tmp_path, capsys, monkeypatch):
     wrong.rename(tmp_path / "saved")
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).resolve().parent.parent / "docs" / "checkpoints.md").read_text(encoding="utf-8")

@@ -1,7 +1,5 @@
 """Ctrl-C at any moment: of the command, which ends at once, and of a run in Python, which ends safely."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -9,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,7 +28,7 @@ SOON = 10.0
 
 
 @pytest.fixture(autouse=True)
-def interruptible() -> Iterator[None]:
+def interruptible():
     """SIGINT as Python has it by default: a shell may have started the tests with the signal ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -76,10 +74,10 @@ def until(reached: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def stuck(tmp_path: Path) -> Callable[[str, str], Path]:
+def stuck(tmp_path):
     """`stuck("torch", code)`: the folder of a module that runs `code` after it has made the file `begun`."""
 
-    def make(module: str, code: str) -> Path:
+    def make(module, code):
         begun = f"import pathlib, time\npathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
         (tmp_path / f"{module}.py").write_text(begun + textwrap.dedent(code))
         return tmp_path
@@ -104,9 +102,7 @@ SWALLOWS = """
     ("entry", "module", "code"),
     [("module", "difflib", HANGS), ("script", "difflib", HANGS), ("script", "torch", SWALLOWS)],
 )
-def test_ctrl_c_while_modules_are_imported(
-    entry: str, module: str, code: str, stuck: Callable[[str, str], Path]
-) -> None:
+def test_ctrl_c_while_modules_are_imported(entry, module, code, stuck):
     """One of llamapar's own first imports, and one of `run`, neither of which comes to an end."""
     folder = stuck(module, code)
     command = Command(ENTRIES[entry] + RUN, folder)
@@ -114,12 +110,12 @@ def test_ctrl_c_while_modules_are_imported(
 
 
 @pytest.mark.soak
-def test_ctrl_c_while_the_server_of_the_ranks_starts() -> None:
+def test_ctrl_c_while_the_server_of_the_ranks_starts():
     command = Command([*ENTRIES["module"], *RUN, "--engine", "processes"])
     assert command.interrupted(psutil.Process(command.process.pid).children) == (STATUS, "")
 
 
-def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Path]) -> None:
+def test_ctrl_c_after_the_answer_changes_nothing(stuck):
     at_the_end = """
         import atexit
         atexit.register(lambda: (pathlib.Path(__file__).with_name("ended").touch(), time.sleep(0.5)))
@@ -137,9 +133,7 @@ def test_ctrl_c_after_the_answer_changes_nothing(stuck: Callable[[str, str], Pat
         pytest.param("script", marks=pytest.mark.deep),
     ],
 )
-def test_ctrl_c_at_every_moment(
-    entry: str, engine: str, stuck: Callable[[str, str], Path], deep: bool
-) -> None:
+def test_ctrl_c_at_every_moment(entry, engine, stuck, deep):
     """From soon after Python itself has started to the answer, in steps of 0.6 s, or of 0.1 s."""
     tenths = 1 if deep else 6
     folder = stuck("sitecustomize", "")
@@ -207,7 +201,7 @@ IN_PYTHON = """
 
 
 @pytest.mark.soak
-def test_an_interrupt_of_the_first_run_spoils_no_later_one() -> None:
+def test_an_interrupt_of_the_first_run_spoils_no_later_one():
     """While torch is imported, and while the server of the ranks starts."""
     assert python(textwrap.dedent(IN_PYTHON)) == ("right\n", "")
 
@@ -217,10 +211,10 @@ def strike() -> None:
 
 
 @pytest.mark.parametrize("checks", [False, True])
-def test_an_interrupt_waits_for_a_check_or_the_end_of_the_block(checks: bool) -> None:
+def test_an_interrupt_waits_for_a_check_or_the_end_of_the_block(checks):
     reached = []
 
-    def block() -> None:
+    def block():
         with deferred() as check:
             strike()
             reached.append("past the interrupt")
@@ -235,13 +229,13 @@ def test_an_interrupt_waits_for_a_check_or_the_end_of_the_block(checks: bool) ->
         strike()  # as before
 
 
-def test_an_interrupt_is_raised_whatever_else_was() -> None:
-    def raises() -> None:
+def test_an_interrupt_is_raised_whatever_else_was():
+    def raises():
         with deferred():
             strike()
             raise ValueError("in the block")
 
-    def handles() -> None:
+    def handles():
         try:
             raise ValueError("before the block")
         except ValueError:
@@ -253,7 +247,7 @@ def test_an_interrupt_is_raised_whatever_else_was() -> None:
             block()
 
 
-def test_what_somebody_else_decided_about_sigint_stays() -> None:
+def test_what_somebody_else_decided_about_sigint_stays():
     for handler in (signal.SIG_IGN, signal.SIG_DFL, lambda *_: None):
         signal.signal(signal.SIGINT, handler)
         with deferred() as check:
@@ -265,8 +259,8 @@ def test_what_somebody_else_decided_about_sigint_stays() -> None:
         assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_another_thread_leaves_sigint_alone() -> None:
-    def other() -> object:
+def test_another_thread_leaves_sigint_alone():
+    def other():
         with deferred():
             return signal.getsignal(signal.SIGINT)
 
@@ -301,7 +295,7 @@ os._exit(0)  # such a torch may fail as Python ends
 """
 
 
-def test_a_torch_that_an_interrupt_left_half_imported_asks_for_a_restart() -> None:
+def test_a_torch_that_an_interrupt_left_half_imported_asks_for_a_restart():
     half = "torch is half imported in this process: its import was interrupted, and cannot be done again\n"
     half += "  why  lp.{} needs it\n  try  a restart of the kernel, or of Python\n"
     assert python(BROKEN) == ("".join(half.format(name) for name in ("run", "tape", "run")), "")

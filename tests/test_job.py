@@ -1,9 +1,5 @@
 """A job: what may be said of it, what is refused, and the numbers that messages speak of."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +13,7 @@ B8 = "llama3-8b"
 
 
 @given(layouts(degrees=(1, 2, 3, 4, 6)), st.sampled_from((3, 4, 6, 8)))
-def test_an_axis_leaves_its_node_where_a_group_has_ranks_of_two(layout: lp.Layout, node: int) -> None:
+def test_an_axis_leaves_its_node_where_a_group_has_ranks_of_two(layout, node):
     job = lp.Job(lp.model(B8), layout, gpus_per_node=node)
     for axis in AXES:
         groups = {lp.ranks(layout, rank).peers[axis] for rank in range(layout.world)}
@@ -26,7 +22,7 @@ def test_an_axis_leaves_its_node_where_a_group_has_ranks_of_two(layout: lp.Layou
 
 
 @pytest.mark.parametrize("field", _COUNTS)
-def test_every_count_refuses_what_is_none(field: str) -> None:
+def test_every_count_refuses_what_is_none(field):
     for kind, value in BAD_COUNTS.items():
         if kind == "none":  # not said
             assert getattr(lp.check(B8, {}, **{field: None}).job, field) == (
@@ -41,7 +37,7 @@ def test_every_count_refuses_what_is_none(field: str) -> None:
             assert lp.check(B8, {}, schedule="flexible", **{field: int(choice.split("=")[1])}).job is not None
 
 
-def test_paddings_are_paddings_or_names() -> None:
+def test_paddings_are_paddings_or_names():
     for value in (3, 2.5, ["none"], Hostile(), "nothing", float("nan")):
         with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):
             lp.check(B8, {}, padding=value)  # type: ignore[arg-type]
@@ -50,16 +46,16 @@ def test_paddings_are_paddings_or_names() -> None:
         assert refusal.value.field == "padding"
 
 
-def test_a_job_is_a_value() -> None:
+def test_a_job_is_a_value():
     job = lp.Job.of(B8, {"tp": 8}, gpus=8)
     assert job == lp.Job.of(lp.model(B8), lp.Layout(tp=8), gpus=8, gpus_per_node=8)
     assert hash(job) == hash(job.replace(gpus=8))
     assert job.replace(gpus=16).gpus == 16
 
 
-def test_the_papers_long_context_row() -> None:
+def test_the_papers_long_context_row():
     """batch/DP 16, 131,072 tokens, DP 8: 16M tokens, 16 micro-batches of one sequence for 16 stages."""
-    known: dict[str, Any] = {"seq_len": 131072, "batch_per_dp": 16, "micro_batch": 1}
+    known = {"seq_len": 131072, "batch_per_dp": 16, "micro_batch": 1}
     layout = lp.Layout(tp=8, cp=16, pp=16, dp=8)
     job = lp.Job.of("llama3.1-405b", layout, **known)
     numbers = job.numbers()
@@ -76,13 +72,13 @@ def test_the_papers_long_context_row() -> None:
         (20_000_003, 2, 4, "5000000.75", "2500000.375"),
     ],
 )
-def test_decimals_keep_the_whole_part(seq: int, cp: int, tp: int, chunk: str, share: str) -> None:
+def test_decimals_keep_the_whole_part(seq, cp, tp, chunk, share):
     numbers = lp.Job.of(B8, {"cp": cp, "tp": tp}, seq_len=seq).numbers()
     assert (numbers["seq_chunk"], numbers["seq_sp"]) == (chunk, share)
 
 
 @given(jobs())
-def test_numbers_agree_with_each_other(arguments: dict[str, Any]) -> None:
+def test_numbers_agree_with_each_other(arguments):
     job = lp.check(**arguments).job
     n = job.numbers()
     layout, model = job.layout, job.model

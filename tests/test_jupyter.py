@@ -1,10 +1,7 @@
 """The extension: what a failed cell says beside its traceback, and `%explain`."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +17,7 @@ HALF_A_HEAD = "shape '[1, 4, -1, 128]' is invalid for input of size 256"
 
 
 @pytest.fixture
-def ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+def ip(tmp_path, monkeypatch):
     """A shell with the extension, without history or a profile of the person who runs the tests."""
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     for name in ("last_value", "last_type", "last_traceback", "last_exc"):
@@ -38,10 +35,10 @@ def ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveS
 
 
 @pytest.fixture
-def cell(ip: InteractiveShell) -> Callable[[str], tuple[str, list[Any]]]:
+def cell(ip):
     """Runs a cell: what it wrote, the traceback included, and what it displayed."""
 
-    def run(source: str) -> tuple[str, list[Any]]:
+    def run(source):
         with capture_output() as out:
             ip.run_cell(source, store_history=True)
         return out.stdout + out.stderr, out.outputs
@@ -59,7 +56,7 @@ def text_of(outputs: list[Any]) -> str:
 # -- Shift-Tab and Tab ---------------------------------------------------------------------------
 
 
-def test_shift_tab_shows_what_it_does_and_then_how_it_is_called(ip: InteractiveShell) -> None:
+def test_shift_tab_shows_what_it_does_and_then_how_it_is_called(ip):
     llamapar._register_display()  # as the import does where IPython runs
     ip.push({"lp": llamapar})
     lines = ip.object_inspect_mime("lp.check")["text/plain"].splitlines()
@@ -73,7 +70,7 @@ def test_shift_tab_shows_what_it_does_and_then_how_it_is_called(ip: InteractiveS
     assert ip.object_inspect_mime("lp.Layout")["text/plain"].startswith("Docstring:")
 
 
-def test_what_is_not_ours_is_shown_as_ever(ip: InteractiveShell) -> None:
+def test_what_is_not_ours_is_shown_as_ever(ip):
     before = ip.object_inspect_mime("print")["text/plain"]
     llamapar._register_display()
     ip.push({"lp": llamapar})
@@ -92,7 +89,7 @@ def test_what_is_not_ours_is_shown_as_ever(ip: InteractiveShell) -> None:
         ("lp.explorer(glo", ["global_batch="]),
     ],
 )
-def test_tab_completes_the_names_of_options(ip: InteractiveShell, code: str, options: list[str]) -> None:
+def test_tab_completes_the_names_of_options(ip, code, options):
     ip.push({"lp": llamapar})
     with provisionalcompleter():
         offered = {found.text for found in ip.Completer.completions(code, len(code))}
@@ -109,14 +106,14 @@ def test_tab_completes_the_names_of_options(ip: InteractiveShell, code: str, opt
         ("lp.run('mlp', 'tiny', {'tp': 2}, engine='torchrun')", "torchrun did not start this process"),
     ],
 )
-def test_an_error_of_the_library_stands_alone(cell: Cell, ip: InteractiveShell, code: str, told: str) -> None:
+def test_an_error_of_the_library_stands_alone(cell, ip, code, told):
     ip.push({"lp": llamapar})
     wrote, shown = cell(code)
     assert told in wrote
     assert shown == []
 
 
-def test_the_facts_stand_under_the_traceback(cell: Cell) -> None:
+def test_the_facts_stand_under_the_traceback(cell):
     wrote, shown = cell("import torch\nk = torch.zeros(1, 4, 64)\nk.view(1, 4, -1, 128)")
     assert "Traceback" in wrote
     assert f"RuntimeError: {HALF_A_HEAD}" in wrote
@@ -132,7 +129,7 @@ def test_the_facts_stand_under_the_traceback(cell: Cell) -> None:
     assert f"{cell}<code>k</code></td>{cell}[1, 4, 64] float32</td>" in shown[0].data["text/html"]
 
 
-def test_the_frame_is_the_users_innermost_and_its_degrees_are_used(cell: Cell) -> None:
+def test_the_frame_is_the_users_innermost_and_its_degrees_are_used(cell):
     source = """
 import torch
 def attend(x, tp):
@@ -157,7 +154,7 @@ attend(torch.zeros(1, 4, 32), 16)
     assert "outer" not in text
 
 
-def test_the_model_and_layout_of_the_frame_settle_what_words_leave_open(cell: Cell) -> None:
+def test_the_model_and_layout_of_the_frame_settle_what_words_leave_open(cell):
     setup = "import llamapar as lp, torch\n"
     body = "def mm(a, b{}):\n    return a @ b\nmm(torch.zeros(2, 4096), torch.zeros(8192, 500){})"
     alone = text_of(cell(setup + body.format("", ""))[1])
@@ -168,7 +165,7 @@ def test_the_model_and_layout_of_the_frame_settle_what_words_leave_open(cell: Ce
     )
 
 
-def test_facts_stand_where_no_cut_is_to_blame(cell: Cell) -> None:
+def test_facts_stand_where_no_cut_is_to_blame(cell):
     for source in ("w.transpose(0, 1).view(-1)", "w @ w.long().T", "w.squeeze(5)", "torch.cat([w, 1])"):
         _, shown = cell(f"import torch\nw = torch.zeros(2, 3)\n{source}")
         assert "       w     [2, 3] float32" in text_of(shown).splitlines(), source
@@ -195,7 +192,7 @@ def test_facts_stand_where_no_cut_is_to_blame(cell: Cell) -> None:
     ],
 )
 @pytest.mark.parametrize("known", [False, True], ids=["bare", "with a broken layout at hand"])
-def test_other_errors_are_left_as_they_are(cell: Cell, source: str, error: str, known: bool) -> None:
+def test_other_errors_are_left_as_they_are(cell, source, error, known):
     if known and error not in ("SyntaxError", "UsageError"):
         source = f"def f(model, layout, tp=16, n_kv_heads=8):\n    {source}\n"
         source += "import llamapar as lp\nf(lp.model('llama3-70b'), lp.Layout(tp=16))"
@@ -209,36 +206,32 @@ def test_other_errors_are_left_as_they_are(cell: Cell, source: str, error: str, 
     [("import numpy; numpy.zeros(6).reshape(4, 3)", 16), ("a, b, c = 1, 2", 3)],
     ids=["the words mean another category", "the words are weak"],
 )
-def test_a_broken_layout_is_not_blamed_for_what_the_words_do_not_say(
-    cell: Cell, failing: str, tp: int
-) -> None:
+def test_a_broken_layout_is_not_blamed_for_what_the_words_do_not_say(cell, failing, tp):
     source = f"import llamapar as lp\ndef f(model, layout):\n    {failing}\n"
     wrote, shown = cell(f"{source}f(lp.model('llama3-70b'), lp.Layout(tp={tp}))")
     assert "ValueError" in wrote
     assert shown == []
 
 
-def test_a_division_by_zero_speaks_only_of_heads(cell: Cell) -> None:
+def test_a_division_by_zero_speaks_only_of_heads(cell):
     _, shown = cell("n_kv_heads, tp = 8, 16\n64 // (n_kv_heads // tp)")
     assert "8 KV heads over tp=16 leave 8//16 = 0 on a rank" in text_of(shown)
     assert cell("n_kv_heads, tp = 8, 16\nspeed = tp / 0")[1] == []
 
 
-def test_a_cell_that_works_says_nothing(cell: Cell) -> None:
+def test_a_cell_that_works_says_nothing(cell):
     assert cell("1 + 1 == 2 or print('no')")[0].strip() in ("", "Out[1]: True")
     assert cell("pass") == ("", [])
 
 
 @pytest.mark.parametrize("problem", [ValueError, RecursionError, KeyboardInterrupt])
 @pytest.mark.parametrize("where", ["explain", "display"])
-def test_a_fault_of_the_hook_never_escapes(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch, where: str, problem: type[BaseException]
-) -> None:
-    def broken(*args: object, **more: object) -> None:
+def test_a_fault_of_the_hook_never_escapes(cell, monkeypatch, where, problem):
+    def broken(*args, **more):
         called.append(where)
         raise problem("of the hook")
 
-    called: list[str] = []
+    called = []
     monkeypatch.setattr(magics, where, broken)
     wrote, shown = cell(f"raise RuntimeError({HALF_A_HEAD!r})")
     assert called == [where]
@@ -247,8 +240,8 @@ def test_a_fault_of_the_hook_never_escapes(
     assert shown == []
 
 
-def test_a_result_of_another_kind_is_no_failure(ip: InteractiveShell) -> None:
-    ours: Any = ip.magics_manager.registry["LlamaparMagics"]
+def test_a_result_of_another_kind_is_no_failure(ip):
+    ours = ip.magics_manager.registry["LlamaparMagics"]
     ours.after(None)
     ours.after(object())
 
@@ -256,7 +249,7 @@ def test_a_result_of_another_kind_is_no_failure(ip: InteractiveShell) -> None:
 # -- %explain ------------------------------------------------------------------------------------
 
 
-def test_explain_the_last_error(cell: Cell) -> None:
+def test_explain_the_last_error(cell):
     assert cell("%explain")[0].startswith("UsageError: no error so far: %explain [--tp N]")
     cell("import numpy\nw = numpy.zeros(6)\nw.reshape(4, 3)")
     _, shown = cell("%explain")
@@ -276,7 +269,7 @@ def test_explain_the_last_error(cell: Cell) -> None:
         f"%%explain --tp 16\n\nRuntimeError: {HALF_A_HEAD}\n",
     ],
 )
-def test_explain_a_pasted_text(cell: Cell, source: str) -> None:
+def test_explain_a_pasted_text(cell, source):
     _, shown = cell(source)
     words, *pictures = shown
     assert "half a head of 128: 8 KV heads over tp=16" in text_of([words]).splitlines()[0]
@@ -298,14 +291,14 @@ def test_explain_a_pasted_text(cell: Cell, source: str) -> None:
         ("x --framework nonesuch", "framework='nonesuch'"),
     ],
 )
-def test_wrong_options_are_told_without_a_traceback(cell: Cell, line: str, complaint: str) -> None:
+def test_wrong_options_are_told_without_a_traceback(cell, line, complaint):
     wrote, shown = cell(f"%explain {line}")
     assert wrote.startswith(f"UsageError: {complaint}")
     assert "Traceback" not in wrote
     assert shown == []
 
 
-def test_nothing_of_a_text_is_evaluated(cell: Cell, ip: InteractiveShell) -> None:
+def test_nothing_of_a_text_is_evaluated(cell, ip):
     cell("seen = []\none = 1")
     text = f"{{seen.append(one)}} $seen {HALF_A_HEAD} {{seen.append(one)}}"
     assert "half a head" in text_of(cell(f"%explain {text}")[1])
@@ -314,7 +307,7 @@ def test_nothing_of_a_text_is_evaluated(cell: Cell, ip: InteractiveShell) -> Non
     assert ip.user_ns["seen"] == []
 
 
-def test_markup_and_control_characters_are_shown_as_they_are(cell: Cell) -> None:
+def test_markup_and_control_characters_are_shown_as_they_are(cell):
     (out,) = cell(f"%%explain\n{HALF_A_HEAD} <img src=x onerror=alert()> \x1b \x07")[1]
     assert "&lt;img" in out.data["text/html"]
     assert "<img" not in out.data["text/html"]
@@ -328,7 +321,7 @@ def test_markup_and_control_characters_are_shown_as_they_are(cell: Cell) -> None
 RUN = "import llamapar as lp; lp.run('attention', 'tiny', {'tp': 16}, force=True, engine='local')"
 
 
-def test_explain_is_about_the_newest_failure_of_any_kind(cell: Cell) -> None:
+def test_explain_is_about_the_newest_failure_of_any_kind(cell):
     failures = {
         "import torch\ntorch.zeros(6).view(4)": "where  line 2: torch.zeros(6).view(4)",
         "%%ranks tp=2\ntorch.zeros(2, 3).view(4)": "where  line 1: torch.zeros(2, 3).view(4)",
@@ -345,7 +338,7 @@ def test_explain_is_about_the_newest_failure_of_any_kind(cell: Cell) -> None:
 # -- %clinic -------------------------------------------------------------------------------------
 
 
-def test_the_clinic_opens_on_the_last_error(cell: Cell) -> None:
+def test_the_clinic_opens_on_the_last_error(cell):
     assert cell("%clinic")[0].startswith("UsageError: no error so far: %explain [--tp N]")
     cell("import torch\nk = torch.zeros(1, 4, 64)\nk.view(1, 4, -1, 128)")
     (panel,) = cell("%clinic")[1]
@@ -364,7 +357,7 @@ def hooks(ip: InteractiveShell) -> list[Any]:
     return [f for f in ip.events.callbacks["post_run_cell"] if "LlamaparMagics" in f.__qualname__]
 
 
-def test_loading_twice_registers_once_and_unloading_removes(ip: InteractiveShell, cell: Cell) -> None:
+def test_loading_twice_registers_once_and_unloading_removes(ip, cell):
     llamapar.load_ipython_extension(ip)
     cell("%load_ext llamapar")
     assert len(hooks(ip)) == 1
@@ -384,7 +377,7 @@ def test_loading_twice_registers_once_and_unloading_removes(ip: InteractiveShell
 # -- %debug_shapes ---------------------------------------------------------------------------------
 
 
-def test_debug_shapes_shows_the_proved_edit_and_runs_no_cell_again(ip: InteractiveShell, cell: Cell) -> None:
+def test_debug_shapes_shows_the_proved_edit_and_runs_no_cell_again(ip, cell):
     cell("import torch\nran = []")
     cell("tp, heads = 4, 8\nran.append(1)\nw = torch.ones(32, 6)")
     out, shown = cell("ran.append(2)\n(torch.ones(3, 6) @ w.chunk(tp)[0].T).view(3, heads, 4)")
@@ -397,14 +390,14 @@ def test_debug_shapes_shows_the_proved_edit_and_runs_no_cell_again(ip: Interacti
     assert ip.user_ns["ran"] == [1, 2]
 
 
-def test_debug_shapes_is_about_the_newest_failure(cell: Cell) -> None:
+def test_debug_shapes_is_about_the_newest_failure(cell):
     cell("import torch\ntorch.ones(2, 3) @ torch.ones(2, 3)")
     cell("w = torch.ones(5, 4)")
     cell("h = torch.ones(2, 4) @ w")
     assert "+ h = torch.ones(2, 4) @ w.T" in text_of(cell("%debug_shapes 20")[1])
 
 
-def test_debug_shapes_of_nothing_is_refused_and_of_ranks_says_why(cell: Cell) -> None:
+def test_debug_shapes_of_nothing_is_refused_and_of_ranks_says_why(cell):
     assert "UsageError: no cell has failed" in cell("%debug_shapes")[0]
     cell("torch_is_missing")
     assert "UsageError" in cell("%debug_shapes many")[0]
@@ -434,7 +427,7 @@ MENDED = "+ h.view(3, heads // tp, 4)"
     ],
     ids=["older", "twice", "mended", "success", "syntax", "interrupt", "usage", "cause", "timed", "late"],
 )
-def test_the_failure_that_is_meant_gets_its_edit(cell: Cell, cells: list[str]) -> None:
+def test_the_failure_that_is_meant_gets_its_edit(cell, cells):
     cell("import torch")
     for source in cells:
         cell(source)
@@ -447,7 +440,7 @@ def test_the_failure_that_is_meant_gets_its_edit(cell: Cell, cells: list[str]) -
 
 
 @pytest.mark.parametrize("source", ["wqq @ 3", "tp = 4\n1 / 0", "{}['tp']", "import no_such_module"])
-def test_where_nothing_can_be_edited_the_words_are_few_and_a_notebooks(cell: Cell, source: str) -> None:
+def test_where_nothing_can_be_edited_the_words_are_few_and_a_notebooks(cell, source):
     cell(source)
     told = text_of(cell("%explain")[1]).splitlines()
     assert told[0] == "Not known: the words of the error decide nothing"
@@ -457,7 +450,7 @@ def test_where_nothing_can_be_edited_the_words_are_few_and_a_notebooks(cell: Cel
     assert not [line for line in (*told, *tried) if "llamapar " in line or "SCRIPT" in line]
 
 
-def test_what_time_runs_on_its_line_is_shown_with_the_line_that_is_there(cell: Cell) -> None:
+def test_what_time_runs_on_its_line_is_shown_with_the_line_that_is_there(cell):
     cell("import torch")
     cell("%time torch.ones(2, 3).view(4)")
     told = text_of(cell("%explain")[1])
@@ -468,13 +461,13 @@ def test_what_time_runs_on_its_line_is_shown_with_the_line_that_is_there(cell: C
 
 
 @pytest.fixture
-def press(ip: InteractiveShell, cell: Cell) -> Callable[..., dict[str, Any]]:
+def press(ip, cell):
     """Presses a button of the newest card, as a page does; what the card then shows, its HTML last."""
     ip.kernel = object()  # type: ignore[attr-defined]
     cell("import torch")
 
-    def pressed(card: Any = None, **content: object) -> dict[str, Any]:
-        ours: Any = ip.magics_manager.registry["LlamaparMagics"]
+    def pressed(card=None, **content):
+        ours = ip.magics_manager.registry["LlamaparMagics"]
         card = card or ours.card
         before = card.payload["answer"]
         with capture_output() as out:
@@ -486,9 +479,7 @@ def press(ip: InteractiveShell, cell: Cell) -> Callable[..., dict[str, Any]]:
     return pressed
 
 
-def test_a_press_finds_the_edit_and_a_saved_card_is_its_html(
-    ip: InteractiveShell, cell: Cell, press: Any
-) -> None:
+def test_a_press_finds_the_edit_and_a_saved_card_is_its_html(ip, cell, press):
     cell(PART)
     (shown,) = cell(ASKED)[1]
     assert shown.metadata == {"llamapar": "card"}
@@ -504,10 +495,10 @@ def test_a_press_finds_the_edit_and_a_saved_card_is_its_html(
         assert "proved: equals one process" in found["html"]
 
 
-def test_what_cannot_be_answered_now_is_said(ip: InteractiveShell, cell: Cell, press: Any) -> None:
+def test_what_cannot_be_answered_now_is_said(ip, cell, press):
     cell(PART)
     cell(ASKED)
-    ours: Any = ip.magics_manager.registry["LlamaparMagics"]
+    ours = ip.magics_manager.registry["LlamaparMagics"]
     old = ours.card
     assert press(seconds="x")["said"].startswith("seconds='x': seconds must be a number from 0.5 to 600")
     assert press()["said"].startswith("seconds=None: seconds must be a number")
@@ -523,9 +514,7 @@ def test_what_cannot_be_answered_now_is_said(ip: InteractiveShell, cell: Cell, p
     assert told["edits"] == []
 
 
-def test_the_diff_of_an_imported_file_names_it_and_is_put_nowhere(
-    cell: Cell, press: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_diff_of_an_imported_file_names_it_and_is_put_nowhere(cell, press, tmp_path, monkeypatch):
     (tmp_path / "heads_of_mine.py").write_text("def split(h, heads, tp):\n    return h.view(3, heads, 4)\n")
     monkeypatch.syspath_prepend(tmp_path)
     cell(f"from heads_of_mine import split\n{PART}")

@@ -1,7 +1,5 @@
 """Context-parallel attention: the same numbers as the unsharded sequence, from exactly the causal pairs."""
 
-from __future__ import annotations
-
 import itertools
 import queue
 import types
@@ -158,7 +156,7 @@ def cuts(draw: st.DrawFn, longest: int = 40) -> tuple[int, Chunks, tuple[int, ..
     return seq, every, tuple(b - a for a, b in zip([0, *ends], ends, strict=False))
 
 
-def test_segments_of_head_tail_chunks_and_of_documents() -> None:
+def test_segments_of_head_tail_chunks_and_of_documents():
     assert segments([range(2, 4), range(12, 14)]) == (Segment(2, 4), Segment(12, 14))
     assert segments([range(8)], [3, 4, 5]) == (Segment(0, 3, 0), Segment(3, 7, 3), Segment(7, 8, 7))
     assert segments([range(4, 6), range(6, 8)]) == (Segment(4, 8),)  # neighbours are one block
@@ -166,10 +164,10 @@ def test_segments_of_head_tail_chunks_and_of_documents() -> None:
     assert [s.pairs for s in segments([range(2, 4), range(12, 14)])] == [3 + 4, 13 + 14]
 
 
-def test_a_document_begins_at_its_first_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[kernels.Segment] = []
+def test_a_document_begins_at_its_first_token(monkeypatch):
+    made = []
 
-    def segment(start: int, stop: int, first: int) -> kernels.Segment:
+    def segment(start, stop, first):
         made.append(right(start, stop, first))
         assert len(made) <= 2, "a segment that does not end where the next one begins: it would never end"
         return made[-1]
@@ -180,7 +178,7 @@ def test_a_document_begins_at_its_first_token(monkeypatch: pytest.MonkeyPatch) -
 
 
 @given(cuts())
-def test_blocks_hold_every_seen_pair_once(cut: tuple[int, Chunks, tuple[int, ...] | None]) -> None:
+def test_blocks_hold_every_seen_pair_once(cut):
     seq, every, documents = cut
     seen = mask(seq, documents)
     for steps in (1, len(every)):  # the whole sequence's keys at once; around the ring
@@ -219,7 +217,7 @@ REFUSED: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_does_not_fit_is_refused(message: str) -> None:
+def test_what_does_not_fit_is_refused(message):
     with pytest.raises(lp.LayoutError, match=f"^{message}"):
         REFUSED[message]()
 
@@ -232,9 +230,7 @@ def test_what_does_not_fit_is_refused(message: str) -> None:
 @pytest.mark.parametrize("chunking", CHUNKINGS)
 @pytest.mark.parametrize(("h", "h_kv"), [(2, 2), (8, 2), (8, 1)])
 @pytest.mark.parametrize("cp", [1, 2, 4, 8])
-def test_equals_unsharded(
-    cp: int, h: int, h_kv: int, chunking: str, documents: tuple[int, ...] | None, way: str
-) -> None:
+def test_equals_unsharded(cp, h, h_kv, chunking, documents, way):
     given = tensors(128, h, h_kv)
     made = WAYS[way](*given, chunks_of(128, cp, chunking), documents)
     assert error(made, unsharded(*given, documents)) <= TOLERANCE
@@ -244,9 +240,7 @@ def test_equals_unsharded(
 @given(
     cut=cuts(), group=st.integers(1, 4), h_kv=st.integers(1, 2), d=st.integers(1, 9), batch=st.integers(0, 2)
 )
-def test_equals_unsharded_at_any_size(
-    way: str, cut: tuple[int, Chunks, tuple[int, ...] | None], group: int, h_kv: int, d: int, batch: int
-) -> None:
+def test_equals_unsharded_at_any_size(way, cut, group, h_kv, d, batch):
     seq, every, documents = cut
     if way == "ring" and len({sum(map(len, own)) for own in every}) > 1:
         every = [own for own in every if any(own)]  # ranks of unequal shares, none of them empty
@@ -256,11 +250,11 @@ def test_equals_unsharded_at_any_size(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_strided_inputs_and_gradients(way: str) -> None:
+def test_strided_inputs_and_gradients(way):
     q, k, v, _ = tensors(32, 4, 2)
     every = chunks_of(32, 2)
 
-    def odd(x: Tensor) -> Tensor:
+    def odd(x):
         """The same values, in memory the other way round."""
         return x.detach().permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0).requires_grad_()
 
@@ -269,7 +263,7 @@ def test_strided_inputs_and_gradients(way: str) -> None:
     assert error(made, unsharded(q, k, v, ones, None)) <= TOLERANCE
 
 
-def test_a_gradient_for_some() -> None:
+def test_a_gradient_for_some():
     q, k, v, grad = tensors(16, 2, 2)
     out = attend(q.detach(), k, v.detach(), lambda _: segments([range(16)]))
     views = (x.transpose(1, 2) for x in (q, k, v))
@@ -280,7 +274,7 @@ def test_a_gradient_for_some() -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 8e-3)])
-def test_lower_precision_is_merged_in_float32(dtype: torch.dtype, tolerance: float, way: str) -> None:
+def test_lower_precision_is_merged_in_float32(dtype, tolerance, way):
     exact = [x.detach().to(dtype).double().requires_grad_() for x in tensors(256, 4, 2, 16)]
     given = [x.detach().to(dtype).requires_grad_() for x in exact]
     wanted = unsharded(*exact, None)
@@ -294,7 +288,7 @@ def test_lower_precision_is_merged_in_float32(dtype: torch.dtype, tolerance: flo
 
 @pytest.mark.parametrize("documents", [None, (100, 3, 700, 221)], ids=["one", "documents"])
 @pytest.mark.parametrize("cp", [1, 2, 4, 8])
-def test_kernels_get_exactly_the_causal_pairs(cp: int, documents: tuple[int, ...] | None) -> None:
+def test_kernels_get_exactly_the_causal_pairs(cp, documents):
     seq = 1024
     q, k, v, grad = tensors(seq, 2, 1)
     every = chunks_of(seq, cp)
@@ -310,14 +304,14 @@ def test_kernels_get_exactly_the_causal_pairs(cp: int, documents: tuple[int, ...
         assert set(counts) == {causal_pairs(range(seq)) // cp}  # head-tail: the same for every rank
 
 
-def test_pairs_are_counted_whatever_keys_are_there() -> None:
+def test_pairs_are_counted_whatever_keys_are_there():
     ranges = [range(a, b) for a in range(6) for b in range(a, 6)]
     for queries, keys in itertools.product(ranges, ranges):
         seen = sum(key <= query for query in queries for key in keys)
         assert causal_pairs(queries, keys) == seen, (queries, keys)
 
 
-def test_the_ring_does_the_same_pairs() -> None:
+def test_the_ring_does_the_same_pairs():
     every = chunks_of(64, 4)
     held = [take(x, every[0]) for x in tensors(64, 2, 1)]
     for r in range(4):
@@ -327,7 +321,7 @@ def test_the_ring_does_the_same_pairs() -> None:
         assert calls.forward == calls.backward == causal_pairs(range(64)) // 4
 
 
-def test_nothing_of_two_sequence_lengths_is_made() -> None:
+def test_nothing_of_two_sequence_lengths_is_made():
     seq, cp = 4096, 4
     q, k, v, grad = tensors(seq, 2, 1, batch=1, dtype=torch.float32)
     own = chunks_of(seq, cp)[1]
@@ -338,7 +332,7 @@ def test_nothing_of_two_sequence_lengths_is_made() -> None:
     assert calls.largest == k.numel() == seq * 4  # far less than (seq / cp) x seq
 
 
-def test_405b_sizes_on_the_meta_device() -> None:
+def test_405b_sizes_on_the_meta_device():
     seq, cp, h, d = 131072, 16, 128 // 8, 128  # Llama 3 405B at tp=8 cp=16: one KV head a rank
     every = chunks_of(seq, cp)
     for r in (0, 15):
@@ -416,9 +410,7 @@ class StandIn:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("d", [7, 16])
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "plain"])
-def test_other_kernels_give_the_same(
-    kernel: str, d: int, causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_kernels_give_the_same(kernel, d, causal, monkeypatch):
     wanted = one_block(d, causal)
     monkeypatch.setattr(kernels, "_kernel", lambda q: kernel)
     monkeypatch.setattr(kernels, "_aten", StandIn())
@@ -429,19 +421,17 @@ def test_other_kernels_give_the_same(
 @pytest.mark.parametrize(
     ("kernel", "dtype"), [("flash", torch.bfloat16), ("efficient", torch.float32), ("plain", torch.float64)]
 )
-def test_cuda_calls_fit_their_schemas(
-    kernel: str, dtype: torch.dtype, d: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_calls_fit_their_schemas(kernel, dtype, d, monkeypatch):
     monkeypatch.setattr(kernels, "_kernel", lambda q: kernel)
     out, lse, dq, dk, dv = one_block(d, True, device="meta", dtype=dtype)
     assert (out.shape, dq.shape, dk.shape, dv.shape) == ((2, 4, 37, d),) * 2 + ((2, 2, 37, d),) * 2
     assert lse.dtype == torch.promote_types(dtype, torch.float32)
 
 
-def test_the_kernel_follows_device_dtype_and_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def chosen(device: str, dtype: torch.dtype, d: int = 128, generation: tuple[int, int] = (9, 0)) -> str:
+def test_the_kernel_follows_device_dtype_and_generation(monkeypatch):
+    def chosen(device, dtype, d=128, generation=(9, 0)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: generation)
-        q: Any = types.SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(1, 1, 1, d))
+        q = types.SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(1, 1, 1, d))
         return kernels._kernel(q)
 
     assert chosen("cpu", torch.float64) == chosen("meta", torch.bfloat16) == "cpu"

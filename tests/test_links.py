@@ -3,8 +3,6 @@
 Links to the web are looked at for their form alone; nothing here needs a network.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -98,12 +96,12 @@ LLMS = PROJECT / "llms.txt"
 
 
 @pytest.mark.parametrize("path", [*PAGES, LLMS], ids=lambda path: path.relative_to(PROJECT).as_posix())
-def test_no_link_is_dead(path: Path) -> None:
+def test_no_link_is_dead(path):
     assert {link: fault for link in links(text(path)) if (fault := wrong(path, link))} == {}
 
 
-def test_every_page_can_be_reached_from_readme() -> None:
-    reached: set[Path] = set()
+def test_every_page_can_be_reached_from_readme():
+    reached = set()
     todo = [PROJECT / "README.md"]
     while todo:
         page = todo.pop()
@@ -115,7 +113,7 @@ def test_every_page_can_be_reached_from_readme() -> None:
     assert set(PAGES) <= reached
 
 
-def test_llms_txt_has_its_form_and_the_pages_of_readme() -> None:
+def test_llms_txt_has_its_form_and_the_pages_of_readme():
     head, *sections = re.split(r"^## ", LLMS.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert re.fullmatch(r"# llamapar\n\n(> .*\n)+\n([^#>\n].*\n)+\n", head)
     rows = [line for section in sections for line in section.splitlines()[1:] if line]
@@ -140,18 +138,18 @@ def test_llms_txt_has_its_form_and_the_pages_of_readme() -> None:
         ('<img src="gone.png">', ["no such file"]),
     ],
 )
-def test_each_fault_would_be_noticed(markdown: str, faults: list[str]) -> None:
+def test_each_fault_would_be_noticed(markdown, faults):
     page = PROJECT / "README.md"
     assert [fault for link in links(markdown) if (fault := wrong(page, link))] == faults
 
 
-def test_equal_headings_have_anchors_of_their_own(tmp_path: Path) -> None:
+def test_equal_headings_have_anchors_of_their_own(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# `lp.View`\n## `lp.view`\n## Who, and why?\n")
     assert anchors(page) == {"lpview", "lpview-1", "who-and-why"}
 
 
-def test_a_notebook_s_headings_keep_their_words(tmp_path: Path) -> None:
+def test_a_notebook_s_headings_keep_their_words(tmp_path):
     page = tmp_path / "page.ipynb"
     page.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": ["## KV head"]}]}))
     assert anchors(page) == {"KV-head"}

@@ -1,10 +1,7 @@
 """Loading over machines: exact file and node bytes, limits, and what narrow counters make of the sizes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,12 +20,12 @@ TINY = lp.model("tiny")
 
 
 @pytest.mark.parametrize("case", PUBLISHED["files"], ids=lambda c: f"{c['model']} {c['format']}")
-def test_file_bytes_are_the_published_ones(case: dict[str, Any]) -> None:
+def test_file_bytes_are_the_published_ones(case):
     assert lp.loading(case["model"], format=case["format"]).file_bytes == case["bytes"]
 
 
 @pytest.mark.parametrize("case", PUBLISHED["meta_shards"], ids=lambda c: f"{c['model']} mp{c['mp']}")
-def test_a_shard_of_metas_checkpoints(case: dict[str, Any]) -> None:
+def test_a_shard_of_metas_checkpoints(case):
     loaded = lp.loading(case["model"], format=case["format"], nodes=case["mp"])
     assert {node.weight_bytes for node in loaded.nodes} == {case["tensor_bytes"]}
     over = case["file_bytes"] - case["tensor_bytes"] if case["file_bytes"] else 1
@@ -36,11 +33,11 @@ def test_a_shard_of_metas_checkpoints(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", PUBLISHED["kv_cache"], ids=lambda c: f"{c['model']} {c['tokens']}")
-def test_kv_cache(case: dict[str, Any]) -> None:
+def test_kv_cache(case):
     assert kv_cache_bytes(case["model"], case["tokens"]) / 2**30 == pytest.approx(case["gib"], abs=0.025)
 
 
-def test_q40_by_hand() -> None:
+def test_q40_by_hand():
     """tiny: 4 layers, dim 128, 8 KV heads of 8, ffn 384, 1024 rows."""
     matrices = 4 * (2 * 128 * 128 + 2 * 64 * 128 + 3 * 384 * 128) + 1024 * 128
     other = 1024 * 128 + 9 * 128
@@ -52,7 +49,7 @@ def test_q40_by_hand() -> None:
     assert lp.loading(TINY, format="fp8").file_bytes == TINY.n_params * 2 - 2 * 3 * 384 * 128
 
 
-def test_the_order_of_a_distributed_llama_file() -> None:
+def test_the_order_of_a_distributed_llama_file():
     names = [p.name for p in lp.loading(TINY.replace(tied=True, n_layers=1)).tensors]
     inner = "attention.wq attention.wk attention.wv attention.wo feed_forward.w1 feed_forward.w2"
     inner += " feed_forward.w3 attention_norm ffn_norm"
@@ -63,7 +60,7 @@ def test_the_order_of_a_distributed_llama_file() -> None:
 # -- nodes -----------------------------------------------------------------------------------------
 
 
-def test_the_incident_has_about_three_gb_free() -> None:
+def test_the_incident_has_about_three_gb_free():
     loaded = lp.loading("llama3.1-405b-mp16", nodes=4)
     root, *workers = loaded.nodes
     assert f"{root.weight_bytes / 2**30:.2f}" == "61.28"
@@ -78,7 +75,7 @@ def test_the_incident_has_about_three_gb_free() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 8])
 @pytest.mark.parametrize("format", list(BLOCKS))
-def test_nodes_hold_the_file_and_copies_of_the_norms(nodes: int, format: str) -> None:
+def test_nodes_hold_the_file_and_copies_of_the_norms(nodes, format):
     loaded = lp.loading(TINY, format=format, nodes=nodes)
     norms = 9 * 128 * (4 if loaded.framework == "distributed-llama" else 2)
     assert sum(n.weight_bytes for n in loaded.nodes) == loaded.file_bytes + (nodes - 1) * norms
@@ -87,14 +84,14 @@ def test_nodes_hold_the_file_and_copies_of_the_norms(nodes: int, format: str) ->
 @pytest.mark.parametrize(
     ("memory_gib", "smallest"), [(16, None), (32, None), (48, 8), (64, 4), (128, 2), (256, 1)]
 )
-def test_the_smallest_number_of_nodes(memory_gib: float, smallest: int | None) -> None:
+def test_the_smallest_number_of_nodes(memory_gib, smallest):
     for nodes in (1, 2, 4, 8):
         loaded = lp.loading("llama3.1-405b", nodes=nodes, memory_gib=memory_gib)
         assert loaded.smallest_nodes == smallest
         assert loaded.fits == (smallest is not None and nodes >= smallest)
 
 
-def test_a_gigabyte_is_two_to_the_thirtieth() -> None:
+def test_a_gigabyte_is_two_to_the_thirtieth():
     need = lp.loading("llama3.1-8b").nodes[0].total_bytes
     assert lp.loading("llama3.1-8b", memory_gib=need / 2**30).fits
     assert not lp.loading("llama3.1-8b", memory_gib=(need - 1) / 2**30).fits
@@ -105,13 +102,13 @@ def test_a_gigabyte_is_two_to_the_thirtieth() -> None:
 
 
 @given(st.integers(0, 2**62) | st.sampled_from([2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 2**31]))
-def test_counters_wrap_as_numpys_do(value: int) -> None:
+def test_counters_wrap_as_numpys_do(value):
     whole = np.array([value], dtype=np.int64)
     for name in COUNTERS:
         assert wrapped_count(value, name) == int(whole.astype(name)[0])
 
 
-def test_the_embedding_that_wrapped() -> None:
+def test_the_embedding_that_wrapped():
     first = lp.loading("llama3.1-405b").overflows[0]
     assert first == Count("tok_embeddings.weight", "128256 × 16384 × 4", 8_405_385_216)
     assert first.wraps == ["int32", "uint32"]
@@ -124,7 +121,7 @@ def test_the_embedding_that_wrapped() -> None:
         )
 
 
-def test_nothing_overflows_in_a_small_model() -> None:
+def test_nothing_overflows_in_a_small_model():
     assert lp.loading(TINY).overflows == ()
     totals = [c.value for c in lp.loading(TINY).counts() if c.what == "total"]
     assert totals[-1] == lp.loading(TINY).file_bytes
@@ -134,7 +131,7 @@ def test_nothing_overflows_in_a_small_model() -> None:
 # -- bad input -------------------------------------------------------------------------------------
 
 
-def test_rows_that_no_block_divides() -> None:
+def test_rows_that_no_block_divides():
     odd = TINY.replace(ffn_dim=336 + 8)
     message = r"layers.0.feed_forward.w2.weight has rows of 344 weights, and a q40 block holds 32"
     with pytest.raises(LayoutError, match=message):
@@ -142,7 +139,7 @@ def test_rows_that_no_block_divides() -> None:
     assert lp.loading(odd, format="bf16").file_bytes == odd.n_params * 2
 
 
-def test_qk_norms_are_never_quantised() -> None:
+def test_qk_norms_are_never_quantised():
     """distributed-llama's file has them before the other norms of a layer, in float32 (convert-hf.py)."""
     fit = lp.loading("qwen3-8b", nodes=2)
     layer = [p.key for p in fit.tensors if p.layer == 3]

@@ -1,10 +1,5 @@
 """A view in the local engine keeps the storage of its own shell: numbers are in the ranks' tensors alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -39,9 +34,7 @@ def tensors(result: Result) -> dict[tuple[int, str, bool], Tensor]:
 
 
 @pytest.mark.soak
-def test_every_program_makes_the_same_to_the_last_bit(
-    sample: Callable[[Iterable[Any], int], list[Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_program_makes_the_same_to_the_last_bit(sample, monkeypatch):
     for program, options in sample(CALLS, 3):
         ours = run(program, options)
         with monkeypatch.context() as patch:
@@ -69,9 +62,7 @@ def _through_pieces(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [_through_a_view, _through_pieces])
-def test_what_a_view_changes_is_changed_in_its_base_and_has_its_gradient(
-    function: Callable[[Tensor], Tensor],
-) -> None:
+def test_what_a_view_changes_is_changed_in_its_base_and_has_its_gradient(function):
     ranks = step_through("mlp", "tiny", Layout(tp=2), seq_len=8, dtype="float64")
     with ranks:
         made = function(ranks.tensors["w1"])
@@ -86,7 +77,7 @@ def test_what_a_view_changes_is_changed_in_its_base_and_has_its_gradient(
     ranks.close()
 
 
-def test_torch_has_its_own_again_outside_of_local_ranks() -> None:
+def test_torch_has_its_own_again_outside_of_local_ranks():
     ranks = step_through("mlp", "tiny", Layout(tp=2))
     with ranks:
         assert local_mode._local.return_and_correct_aliasing is local_mode._unaliased

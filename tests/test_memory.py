@@ -1,10 +1,7 @@
 """`memory`: terms that are their formulas, what each axis and option changes, the JSON, and bad input."""
 
-from __future__ import annotations
-
 import itertools
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +57,7 @@ def filled(term: Term) -> str:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_every_term_is_its_formula_of_its_inputs_with_a_source(options: dict[str, Any]) -> None:
+def test_every_term_is_its_formula_of_its_inputs_with_a_source(options):
     with pytest.raises(NameError, match="__import__"):  # it reaches nothing but its inputs
         _ = Term("x", "__import__('os')").bytes
     for layout in (lp.Layout(tp=4, pp=2, dp=4, zero=1), lp.Layout(tp=2, cp=2, dp=4, zero=3)):
@@ -78,8 +75,8 @@ def test_every_term_is_its_formula_of_its_inputs_with_a_source(options: dict[str
 # -- the JSON --------------------------------------------------------------------------------------
 
 
-def test_defaults() -> None:
-    options: dict[str, Any] = {"micro_batch": 1, "schedule": "1f1b"}
+def test_defaults():
+    options = {"micro_batch": 1, "schedule": "1f1b"}
     layout = PAPER.replace(zero=1, sequence_parallel=True)
     plain = lp.memory(B405, PAPER, seq_len=8192)
     spelled = lp.memory(B405, layout, seq_len=8192, gpu="h100-80gb", global_batch=2048, **options)
@@ -95,7 +92,7 @@ def test_defaults() -> None:
 KNOWN: dict[str, Any] = {"framework": "nanotron", "recompute": "none", "seq_len": 8192}
 
 
-def test_where_nothing_is_open_the_interval_is_the_error_that_was_measured() -> None:
+def test_where_nothing_is_open_the_interval_is_the_error_that_was_measured():
     found = lp.memory(B8, {"tp": 8}, **KNOWN)
     total, context = found.worst.total_bytes, found.worst.bytes(CONTEXT_TERM)
     assert (found.open_facts, found.others, found.narrows) == ((), (), "")
@@ -109,7 +106,7 @@ def test_where_nothing_is_open_the_interval_is_the_error_that_was_measured() -> 
     assert context == CONTEXT
 
 
-def test_no_run_needs_less_than_its_states_nor_shows_more_than_its_gpu() -> None:
+def test_no_run_needs_less_than_its_states_nor_shows_more_than_its_gpu():
     known = {"framework": "megatron-lm", "recompute": "full", "grad_dtype": "bfloat16"}
     found = lp.memory(B8, {}, seq_len=16, **known, gpu="h200-141gb")  # type: ignore[arg-type]
     assert found.low_bytes == found.worst.bytes(*STATES) > found.expected_bytes * SHARES["needs"][0]
@@ -117,13 +114,13 @@ def test_no_run_needs_less_than_its_states_nor_shows_more_than_its_gpu() -> None
     assert full.expected_bytes < full.hbm_bytes == full.counters["nvidia-smi"].high < full.high_bytes
 
 
-def test_what_is_known_to_the_byte_has_no_interval() -> None:
+def test_what_is_known_to_the_byte_has_no_interval():
     found = replace(lp.memory(B8, {}, seq_len=8192), published=True, open_facts=())
     assert found.low_bytes == found.expected_bytes == found.high_bytes
     assert (found.open_facts, found.narrows, len(found.verdict.splitlines())) == ((), "", 1)
 
 
-def test_what_is_open_is_named_with_what_its_values_leave() -> None:
+def test_what_is_open_is_named_with_what_its_values_leave():
     found = lp.memory(B8, {"tp": 8}, seq_len=8192)
     assert found.open_facts == ("recompute", "framework")
     assert {way.recompute for way in found.others} == {"none", "selective", "full"}
@@ -148,7 +145,7 @@ def test_what_is_open_is_named_with_what_its_values_leave() -> None:
         ("low_bytes", -1, "does not fit"),
     ],
 )
-def test_a_gpu_holds_as_many_bytes_as_it_has(end: str, spare: int, outcome: str) -> None:
+def test_a_gpu_holds_as_many_bytes_as_it_has(end, spare, outcome):
     """Both ends of what is needed decide."""
     found = lp.memory(B8, {"tp": 8}, seq_len=8192, recompute="none")
     gpu = {"name": "h100-80gb", "hbm_bytes": getattr(found, end) + spare}
@@ -159,8 +156,8 @@ def test_a_gpu_holds_as_many_bytes_as_it_has(end: str, spare: int, outcome: str)
     assert found.as_dict()["outcome"] == outcome
 
 
-def test_a_framework_has_its_padding_its_split_and_its_zero_stage() -> None:
-    options: dict[str, Any] = {"seq_len": 8192, "recompute": "selective"}
+def test_a_framework_has_its_padding_its_split_and_its_zero_stage():
+    options = {"seq_len": 8192, "recompute": "selective"}
     found = lp.memory(B8, {"tp": 8, "pp": 2}, **options, framework="megatron")
     plain = lp.memory(B8, {"tp": 8, "pp": 2}, **options, padding="megatron", layer_split="equal")
     rows = [s.bytes("parameters") for s in found.stages]
@@ -171,13 +168,13 @@ def test_a_framework_has_its_padding_its_split_and_its_zero_stage() -> None:
     assert lp.memory(B8, lp.Layout(dp=8, zero=0), **options, framework="picotron").stages == asked.stages
 
 
-def test_what_only_some_trainers_fit_is_undecided() -> None:
+def test_what_only_some_trainers_fit_is_undecided():
     """What is expected fits, but not what any trainer may take; once the trainer is said it does."""
-    options: dict[str, Any] = {"seq_len": 8192, "recompute": "selective"}
+    options = {"seq_len": 8192, "recompute": "selective"}
     found = lp.memory(B8, {"tp": 8}, **options)
     known = lp.memory(B8, {"tp": 8}, **options, framework="megatron-lm")
     assert found.expected_bytes < known.high_bytes < found.high_bytes
-    asked: dict[str, Any] = {"gpu": {"hbm_bytes": known.high_bytes}, **options}
+    asked = {"gpu": {"hbm_bytes": known.high_bytes}, **options}
     found = lp.memory(B8, {"tp": 8}, **asked)
     assert (found.outcome, found.as_dict()["fits"]) == ("undecided", False)
     assert lp.memory(B8, {"tp": 8}, **asked, framework="megatron-lm").fits
@@ -188,7 +185,7 @@ def test_what_only_some_trainers_fit_is_undecided() -> None:
 
 
 @pytest.mark.parametrize(("name", "pure"), [("torchtune", True), ("picotron", True), ("torchtitan", False)])
-def test_a_trainer_may_hold_all_in_sixteen_bits(name: str, pure: bool) -> None:
+def test_a_trainer_may_hold_all_in_sixteen_bits(name, pure):
     layout = lp.Layout(dp=8, zero=3)
     found = lp.memory(B8, layout, seq_len=8192, framework=name)
     same = lp.memory(B8, layout, seq_len=8192, framework=name, master_weights=not pure)
@@ -197,9 +194,9 @@ def test_a_trainer_may_hold_all_in_sixteen_bits(name: str, pure: bool) -> None:
     assert (found.high_bytes < other.high_bytes) == pure
 
 
-def test_the_worst_moment_of_a_sharded_step() -> None:
+def test_the_worst_moment_of_a_sharded_step():
     """FSDP2 finds no gradients at the loss, but an earlier micro-batch's; at the end nothing is kept."""
-    known: dict[str, Any] = {"micro_batch": 2, "framework": "torchtitan@2025-06-01"}
+    known = {"micro_batch": 2, "framework": "torchtitan@2025-06-01"}
     one, two = (worst(B8, lp.Layout(dp=8, zero=3), global_batch=n, **known) for n in (16, 32))
     assert one.bytes("gradients") == 0 < one.bytes("logits and loss")
     assert {t.name for t in one.apart} == {"gradients", "gradients in flight"}
@@ -208,18 +205,18 @@ def test_the_worst_moment_of_a_sharded_step() -> None:
     assert short.bytes(*ACTIVATIONS) == 0 < short.bytes("gradients in flight")
 
 
-def test_an_optimizer_that_copies_sets_the_peak() -> None:
+def test_an_optimizer_that_copies_sets_the_peak():
     """Hugging Face's Trainer: five fourths of parameters, gradients and Adam's states, of one micro-batch."""
-    known: dict[str, Any] = {"global_batch": 2, "framework": "transformers", "loss": "chunked"}
+    known = {"global_batch": 2, "framework": "transformers", "loss": "chunked"}
     found = worst(B8, lp.Layout(dp=2, zero=3), seq_len=4096, **known)
     assert found.total_bytes - ALLOCATOR - CONTEXT == 20 * lp.model(B8).n_params // 2
 
 
-def test_what_a_trainer_keeps() -> None:
-    known: dict[str, Any] = {"seq_len": 4096, "recompute": "none"}
+def test_what_a_trainer_keeps():
+    known = {"seq_len": 4096, "recompute": "none"}
     one = lp.model("llama2-7b").replace(n_layers=1)
 
-    def layer(framework: str, batch: int = 1) -> int:
+    def layer(framework, batch=1):
         return kept(one, {}, framework=framework, micro_batch=batch, **known)
 
     h, f = 2 * 4096 * 4096, 2 * 4096 * 11008
@@ -246,12 +243,12 @@ def test_what_a_trainer_keeps() -> None:
         ("compiled", 4),
     ],
 )
-def test_losses(loss: str, bytes_a_logit: int) -> None:
+def test_losses(loss, bytes_a_logit):
     assert worst(B8, {}, loss=loss).bytes("logits and loss") == bytes_a_logit * 8192 * 128256
     assert worst(B8, {}, loss="chunked").bytes("logits and loss") == 0
 
 
-def test_beside_the_logits_the_last_layer_alone_is_gathered() -> None:
+def test_beside_the_logits_the_last_layer_alone_is_gathered():
     layout, titan = lp.Layout(dp=8, zero=3), "torchtitan"
     found = worst(B8, layout, framework=titan, loss="torch")
     layer, ends = lp.model(B8).layer_params, 2 * 128256 * 4096 + 4096
@@ -264,7 +261,7 @@ def test_beside_the_logits_the_last_layer_alone_is_gathered() -> None:
 # -- states ----------------------------------------------------------------------------------------
 
 
-def test_zero_shares_states_over_dp_and_cp() -> None:
+def test_zero_shares_states_over_dp_and_cp():
     n = lp.model(B8).n_params
     found = [worst(B8, lp.Layout(dp=4, cp=2, zero=zero)) for zero in range(4)]
     assert [s.bytes("parameters") for s in found] == [2 * n, 2 * n, 2 * n, 4 * n // 8]
@@ -275,7 +272,7 @@ def test_zero_shares_states_over_dp_and_cp() -> None:
     assert hybrid.bytes("optimizer states") == 8 * n // 4
 
 
-def test_fsdp_gathers_two_layers_and_what_the_stage_holds_of_the_ends() -> None:
+def test_fsdp_gathers_two_layers_and_what_the_stage_holds_of_the_ends():
     m = lp.model(B8)
     found = lp.memory(m, lp.Layout(dp=8, pp=2, zero=3), seq_len=128).stages
     ends = 128256 * 4096
@@ -285,7 +282,7 @@ def test_fsdp_gathers_two_layers_and_what_the_stage_holds_of_the_ends() -> None:
     assert worst(m, lp.Layout(zero=3), seq_len=128).bytes("gathered parameters") == 0
 
 
-def test_zero_2_has_a_layers_gradients_whole_until_they_are_reduced() -> None:
+def test_zero_2_has_a_layers_gradients_whole_until_they_are_reduced():
     m = lp.model(B8)
     for zero, whole in ((1, 0), (2, 6), (3, 6)):
         found = every(worst(m, lp.Layout(dp=8, zero=zero)))
@@ -293,7 +290,7 @@ def test_zero_2_has_a_layers_gradients_whole_until_they_are_reduced() -> None:
     assert "gradients in flight" not in every(worst(m, lp.Layout(zero=2)))
 
 
-def test_dtypes() -> None:
+def test_dtypes():
     n = lp.model(B8).n_params
     wide = worst(B8, lp.Layout(zero=0), dtype="float32")
     assert [wide.bytes(t) for t in ("parameters", "gradients", "master weights")] == [4 * n, 4 * n, 0]
@@ -305,7 +302,7 @@ def test_dtypes() -> None:
         assert found.bytes("gradient buckets") == (2 * n if dp == 2 else 0)
 
 
-def test_stages_hold_all_parameters_once() -> None:
+def test_stages_hold_all_parameters_once():
     m = lp.model(B405)
     for layout in (lp.Layout(pp=16), lp.Layout(pp=4, virtual_stages=4), lp.Layout(pp=9)):
         found = lp.memory(m, layout, seq_len=128).stages
@@ -316,7 +313,7 @@ def test_stages_hold_all_parameters_once() -> None:
     assert lp.memory(tied, {}, seq_len=128).worst.bytes("parameters") == 2 * tied.n_params
 
 
-def test_pads_and_copies_are_counted() -> None:
+def test_pads_and_copies_are_counted():
     m = lp.model(B405)
     each = [worst(m, {"tp": 8}, padding=rule).bytes("parameters") for rule in (None, "megatron")]
     assert each[1] - each[0] == 2 * 2 * 768 // 8 * m.dim
@@ -327,7 +324,7 @@ def test_pads_and_copies_are_counted() -> None:
     assert plain < copied
 
 
-def test_uneven_shards_count_their_largest() -> None:
+def test_uneven_shards_count_their_largest():
     m = lp.model("tiny").replace(vocab_size=1001)
     rows = 501 * 128 * 2  # of 1001 over 2, embedding and head
     whole = worst(m, {}, seq_len=64).bytes("parameters")
@@ -341,13 +338,13 @@ def test_uneven_shards_count_their_largest() -> None:
 # -- activations -----------------------------------------------------------------------------------
 
 
-def test_more_recomputation_keeps_less() -> None:
+def test_more_recomputation_keeps_less():
     for layout in ({}, {"tp": 8}, {"tp": 8, "cp": 2}, {"tp": 4, "sequence_parallel": False}):
         found = [kept(B8, layout, recompute=mode) for mode in ("none", "selective", "full")]
         assert found == sorted(set(found), reverse=True)
 
 
-def test_a_layer_of_8b_by_hand() -> None:
+def test_a_layer_of_8b_by_hand():
     """fused, no recomputation: two norms' inputs, their outputs, Q, K, V, the heads, and four of the FFN."""
     s, h, kv, f = 8192, 4096, 1024, 14336
     m = lp.model(B8).replace(n_layers=1)
@@ -361,7 +358,7 @@ def test_a_layer_of_8b_by_hand() -> None:
     assert found.bytes("allocator (assumed)", "CUDA context (assumed)") == ALLOCATOR + CONTEXT
 
 
-def test_qk_norms_keep_their_inputs() -> None:
+def test_qk_norms_keep_their_inputs():
     """Of Q and of K as the projections made them, and a number for each row of a head."""
     s, q, k, hd = 8192, 4096, 1024, 128
     plain = lp.model(B8).replace(n_layers=1)
@@ -374,7 +371,7 @@ def test_qk_norms_keep_their_inputs() -> None:
     assert eager.bytes("activations: QK norms") == (4 + 2) * s * (q + k) + 4 * s * (q + k) // hd
 
 
-def test_sequence_and_context_parallelism_share_tokens() -> None:
+def test_sequence_and_context_parallelism_share_tokens():
     plain = worst(B8, {"tp": 8, "sequence_parallel": False}, recompute="none")
     shared = worst(B8, {"tp": 8}, recompute="none")
     assert plain.bytes("activations: norms") == 8 * shared.bytes("activations: norms")
@@ -390,13 +387,13 @@ def test_sequence_and_context_parallelism_share_tokens() -> None:
     assert ring.bytes("activations") == one.bytes("activations")
 
 
-def test_a_micro_batch_of_two_keeps_twice_as_much() -> None:
+def test_a_micro_batch_of_two_keeps_twice_as_much():
     one, two = (worst(B8, {"tp": 2}, micro_batch=n) for n in (1, 2))
     assert two.bytes(*ACTIVATIONS) == 2 * one.bytes(*ACTIVATIONS)
     assert two.bytes("parameters", "gradients") == one.bytes("parameters", "gradients")
 
 
-def test_uneven_sequences_count_the_longest() -> None:
+def test_uneven_sequences_count_the_longest():
     longer, even = (kept(B8, {"cp": 2}, seq_len=n, recompute="full") for n in (4099, 4096))
     assert longer > even
 
@@ -410,7 +407,7 @@ SCHEDULED = [
 ]
 
 
-def test_micro_batches_in_flight_are_torchs() -> None:
+def test_micro_batches_in_flight_are_torchs():
     rows = [
         (case, rank, row)
         for case in SCHEDULED
@@ -426,7 +423,7 @@ def test_micro_batches_in_flight_are_torchs() -> None:
 
 
 @given(st.integers(2, 16), st.integers(1, 6), st.integers(1, 8), st.data())
-def test_interleaving_keeps_what_the_paper_says(pp: int, v: int, rounds: int, data: st.DataObject) -> None:
+def test_interleaving_keeps_what_the_paper_says(pp, v, rounds, data):
     """arXiv:2205.05198 section 4.3: 1 + (p - 1)/(p·v) times the model's layers on the first stage."""
     held = in_flight("1f1b", 0, pp, v, rounds * pp)
     assert len(held) == v
@@ -439,7 +436,7 @@ def test_interleaving_keeps_what_the_paper_says(pp: int, v: int, rounds: int, da
     assert sum(later) <= sum(held) <= rounds * pp * v
 
 
-def test_formulas_of_chunks_in_flight_are_the_tables(sample: Callable[[Any, int], Any]) -> None:
+def test_formulas_of_chunks_in_flight_are_the_tables(sample):
     """Of every schedule, where it has a table: interleaved, its rounds have to be equal."""
     cases = itertools.product(ORDERS, range(2, 9), range(1, 5), range(1, 34))
     found = 0
@@ -458,7 +455,7 @@ def test_formulas_of_chunks_in_flight_are_the_tables(sample: Callable[[Any, int]
     assert found > 250
 
 
-def test_a_full_v_keeps_no_more_with_further_micro_batches() -> None:
+def test_a_full_v_keeps_no_more_with_further_micro_batches():
     """Of a V only 4·pp micro-batches are walked; rows of many more have the same chunks at their peak."""
     for schedule, pp in itertools.product(("zbv", "dualpipev"), (2, 3, 8, 16)):
         for m, rank in itertools.product((4 * pp - 1, 4 * pp + 1, 5 * pp + 3, 30 * pp), (0, pp // 2, pp - 1)):
@@ -466,15 +463,15 @@ def test_a_full_v_keeps_no_more_with_further_micro_batches() -> None:
             assert in_flight(schedule, rank, pp, 2, m) == whole, (schedule, pp, m, rank)
 
 
-def test_longer_rounds_of_the_flexible_schedule_take_more() -> None:
-    known: dict[str, Any] = {"seq_len": 8192, "global_batch": 24, "schedule": "flexible"}
+def test_longer_rounds_of_the_flexible_schedule_take_more():
+    known = {"seq_len": 8192, "global_batch": 24, "schedule": "flexible"}
     layout = lp.Layout(pp=4, virtual_stages=2)
     four, six = (lp.memory(B8, layout, **known, nc=nc).stages[1].bytes(*ACTIVATIONS) for nc in (4, 6))
     assert [sum(in_flight("flexible", 1, 4, 2, 24, nc)) for nc in (4, 6)] == [9, 11]
     assert six > four
 
 
-def test_a_v_has_both_ends_on_its_first_rank() -> None:
+def test_a_v_has_both_ends_on_its_first_rank():
     layout = lp.Layout(pp=4, virtual_stages=2)
     v, loop = (
         lp.memory(B8, layout, seq_len=8192, schedule=name).stages for name in ("zbv", "interleaved-1f1b")
@@ -484,7 +481,7 @@ def test_a_v_has_both_ends_on_its_first_rank() -> None:
     assert sum(s.bytes("parameters") for s in v) == sum(s.bytes("parameters") for s in loop)
 
 
-def test_stages_keep_less_the_later_they_are() -> None:
+def test_stages_keep_less_the_later_they_are():
     found = lp.memory(B405, PAPER, seq_len=8192).stages
     middle = [s.bytes("activations") for s in found[1:-1]]
     assert [a - b for a, b in itertools.pairwise(middle)] == [middle[0] // 15] * 13
@@ -495,7 +492,7 @@ def test_stages_keep_less_the_later_they_are() -> None:
     assert few[1].bytes("activations") == middle[0] // 15 * 2
 
 
-def test_layers_per_stage_may_be_given() -> None:
+def test_layers_per_stage_may_be_given():
     given_ = lp.memory(B8, lp.Layout(pp=2), seq_len=128, layer_split=[20, 12]).stages
     layer = 2 * lp.model(B8).layer_params
     embedding = 2 * 128256 * 4096

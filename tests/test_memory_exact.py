@@ -1,7 +1,5 @@
 """Predicted bytes beside what torch holds: parameters, gradients, Adam, and what autograd saves."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Callable, Iterator
@@ -134,7 +132,7 @@ CASES = [
 ]
 
 
-def test_a_block_keeps_what_the_formulas_say(counts: Any) -> None:
+def test_a_block_keeps_what_the_formulas_say(counts):
     for layout, dtype, each, chunking, cp_method in drawn(CASES, counts(10, 30, len(CASES))):
         seq_len = 4 * layout["cp"] * layout["tp"]
         options = {"dtype": dtype, "chunking": chunking, "cp_method": cp_method, "kv_replication": True}
@@ -146,7 +144,7 @@ def test_a_block_keeps_what_the_formulas_say(counts: Any) -> None:
         )
 
 
-def test_biases_keep_nothing() -> None:
+def test_biases_keep_nothing():
     biased = SMALL.replace(qkv_bias=True)
     options = {"seq_len": 32, "global_batch": 2, "kv_replication": True, "dtype": "float32"}
     for layout in ({"tp": 2, "cp": 2}, {"tp": 4, "dp": 2}):
@@ -164,10 +162,10 @@ WHOLE = list(
 )
 
 
-def test_a_whole_model_keeps_what_the_formulas_say(sample: Any) -> None:
+def test_a_whole_model_keeps_what_the_formulas_say(sample):
     for layout, dtype, tied in sample(WHOLE, 4):
         model = SMALL.replace(tied=tied)
-        options: dict[str, Any] = {"seq_len": 32, "global_batch": 1, "dtype": dtype}
+        options = {"seq_len": 32, "global_batch": 1, "dtype": dtype}
         sizes = sized(model, layout, **options)
         ends = [
             Term(n, kept_of_end(n, "eager").formula, sizes.activations) for n in ("embedding", "head", "loss")
@@ -218,7 +216,7 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
 
 
 @pytest.mark.parametrize(("name", "layout", "seq_len", "dtype"), TRUE_SIZE)
-def test_a_block_at_its_true_size(name: str, layout: dict[str, int], seq_len: int, dtype: str) -> None:
+def test_a_block_at_its_true_size(name, layout, seq_len, dtype):
     """A second witness: torch's MemTracker follows every storage, whoever holds it.
 
     What lives after the forward besides its arguments is what the block keeps, and its output. x itself,
@@ -241,16 +239,16 @@ RECOMPUTED = [({}, "bfloat16"), ({"tp": 8}, "bfloat16"), ({"tp": 8, "sequence_pa
 
 
 @pytest.mark.parametrize(("layout", "dtype"), RECOMPUTED)
-def test_a_recomputed_block(layout: dict[str, Any], dtype: str) -> None:
+def test_a_recomputed_block(layout, dtype):
     """Under torch.utils.checkpoint, whole and by torchtitan's policy: each op's output that is kept."""
     outputs = {torch.ops.aten.mm.default, torch.ops._c10d_functional.reduce_scatter_tensor.default}
     outputs.add(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default)
-    caches: list[Any] = []
+    caches = []
 
-    def contexts() -> Any:
+    def contexts():
         matmuls = {True: 0, False: 0}
 
-        def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        def policy(ctx, op, *args, **kwargs):
             matmuls[ctx.is_recompute] += op == torch.ops.aten.mm.default
             second = op == torch.ops.aten.mm.default and matmuls[ctx.is_recompute] % 2 == 0
             keep = op in outputs and not second
@@ -274,7 +272,7 @@ def test_a_recomputed_block(layout: dict[str, Any], dtype: str) -> None:
         assert storages([*kept, *tensors], []) == said["selective"]
 
 
-def test_it_would_notice_a_tensor_more() -> None:
+def test_it_would_notice_a_tensor_more():
     x, w = torch.ones(4, 8, requires_grad=True), torch.ones(8, 8, requires_grad=True)
     _made, kept = kept_by(lambda: (x @ w).exp())
     assert storages(kept, [w]) == 2 * 4 * 8 * 4
@@ -295,7 +293,7 @@ HELD = [
 ]
 
 
-def test_parameters_gradients_and_adam(sample: Any) -> None:
+def test_parameters_gradients_and_adam(sample):
     for layout, tied, padding in sample(HELD, 4):
         model = SMALL.replace(tied=tied)
         seq_len = 4 * layout["cp"] * layout["tp"]
@@ -326,7 +324,7 @@ def adam_bytes(weights: dict[str, Tensor], gradients: dict[str, Tensor]) -> int:
 
 @pytest.mark.parametrize("shard", [2, 3, 8, 64])
 @pytest.mark.parametrize("name", ["llama3.1-8b", "llama3.2-1b"])
-def test_fully_shard_holds_the_same(name: str, shard: int) -> None:
+def test_fully_shard_holds_the_same(name, shard):
     """torch's FSDP2 over a fake process group: the first rank's piece of every parameter."""
     model = lp.model(name).replace(n_layers=2)
     module = torch.nn.Module()
@@ -344,12 +342,12 @@ def test_fully_shard_holds_the_same(name: str, shard: int) -> None:
 
 @pytest.mark.parametrize(("schedule", "times"), [("gpipe", 4), ("1f1b", 1)])
 def test_logits_are_kept_for_every_micro_batch_that_the_last_stage_has_in_flight(
-    monkeypatch: pytest.MonkeyPatch, schedule: str, times: int
-) -> None:
+    monkeypatch, schedule, times
+):
     """By a run of the pipeline: what is there when its last rank begins to go back."""
-    found: list[int] = []
+    found = []
 
-    def backward(rank: PipelineRank, *args: Any) -> Any:
+    def backward(rank, *args):
         if rank.pp_rank == 1:
             found.append(sum(t.shape[-1:] == (SMALL.vocab_size,) for t in held()))
         return own(rank, *args)
@@ -359,7 +357,7 @@ def test_logits_are_kept_for_every_micro_batch_that_the_last_stage_has_in_flight
     with saving() as held:
         assert lp.run("llama", SMALL, {"pp": 2}, schedule=schedule, micro_batches=4, device="cpu").ok
     assert found[0] == times * found[-1] > 0
-    known: dict[str, Any] = {"seq_len": 64, "kernels": "eager"}
+    known = {"seq_len": 64, "kernels": "eager"}
     stages = (
         lp.memory(SMALL, {"pp": 2}, **known, schedule=name, global_batch=many).stages[1]
         for name, many in (("1f1b", None), (schedule, 4))

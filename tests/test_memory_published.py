@@ -1,7 +1,5 @@
 """What other tools say of the same memory, and the steps from our figure to theirs."""
 
-from __future__ import annotations
-
 import pytest
 
 import llamapar as lp
@@ -19,9 +17,7 @@ CONFIGURATIONS = (
 
 
 @pytest.mark.parametrize(("model", "degrees", "seq_len", "tools"), CONFIGURATIONS)
-def test_every_waterfall_leads_from_ours_to_theirs(
-    model: str, degrees: dict[str, int], seq_len: int, tools: int
-) -> None:
+def test_every_waterfall_leads_from_ours_to_theirs(model, degrees, seq_len, tools):
     layout = lp.Layout(**degrees)  # type: ignore[arg-type]
     found = lp.reconcile(model, layout, seq_len=seq_len)
     peers = list(peers_of(model, layout, seq_len))
@@ -34,7 +30,7 @@ def test_every_waterfall_leads_from_ours_to_theirs(
     assert sum(by_step(found.ours).values()) == found.ours.total_bytes
 
 
-def test_the_550_fold() -> None:
+def test_the_550_fold():
     """The tools' totals for 405B on 16,384 GPUs, the issue's starting point."""
     found = lp.reconcile("llama3.1-405b", lp.Layout(tp=8, pp=16, dp=128), seq_len=8192)
     assert round(found.tools[-1].total_bytes / found.tools[0].total_bytes) == 550

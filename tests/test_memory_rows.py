@@ -1,7 +1,5 @@
 """Memory against what was measured, and against itself: the page's figures, and pairs that have an order."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from typing import Any
@@ -16,7 +14,7 @@ from as_printed import percentile
 from llamapar.count.terms import SHARES
 
 
-def test_no_pair_is_out_of_order(counts: Any) -> None:
+def test_no_pair_is_out_of_order(counts):
     """Recomputation, TP, DP under ZeRO, micro-batches; and a trainer lies within any trainer's interval."""
     seen = Counter[str]()
     for kind, less, more, about in memory_pairs.pairs(counts(600, 15_000, 15_000), seed=1):
@@ -25,7 +23,7 @@ def test_no_pair_is_out_of_order(counts: Any) -> None:
     assert len(seen) >= 9
 
 
-def test_measured_peaks_as_printed() -> None:
+def test_measured_peaks_as_printed():
     found, left = memory_rows.rows()
     others = [row for row in found if row.file != "ultrascale"]
     assert (len(others), len(found) - len(others), len(left)) == (308, 873, 5)
@@ -37,7 +35,7 @@ def test_measured_peaks_as_printed() -> None:
     assert _page.PAGE.read_text("utf-8") == _page.filled(memory_rows.tables()), "--page"
 
 
-def test_shares_are_the_fitted_halfs() -> None:
+def test_shares_are_the_fitted_halfs():
     """To two digits; the half that scores them is not looked at."""
     for counter, half, _rows, *ends, _shares in memory_rows.fits(memory_rows.rows()[0]):
         if half == "even":
@@ -58,13 +56,13 @@ PLAIN |= {"peak_mem": 30, "peak_mem_unit": "GiB", "counter": "reserved"}
 PLAIN |= {"recompute": "selective (op)", "trainer": "torchtitan"}
 
 
-def test_a_row_is_told_to_the_command_and_nothing_else() -> None:
+def test_a_row_is_told_to_the_command_and_nothing_else():
     dated = PLAIN | {"source": {"date": "2025-03-20"}, "hardware": "8x H200 141GB"}
     told = {"tp": 2, "cp": 1, "pp": 1, "dp": 4, "seq_len": 8192, "micro_batch": 1, "virtual_stages": 1}
     told |= {"kv_replication": True, "framework": "torchtitan@2025-03-20", "zero": 2}
     assert memory_rows.facts_of(dated, {}, {}) == told | {"recompute": "selective", "gpu": "h200-141gb"}
     one = memory_rows.score(PLAIN, "x", {})
-    known: dict[str, Any] = {"seq_len": 8192, "recompute": "selective", "framework": "torchtitan"}
+    known = {"seq_len": 8192, "recompute": "selective", "framework": "torchtitan"}
     said = lp.memory("llama3.1-8b", lp.Layout(tp=2, dp=4, zero=2), **known)
     assert (one.low, one.expected, one.high) == said.counters["max_reserved"]
     assert (one.counter, one.measured, one.held) == ("max_reserved", 30 * 2**30, one.low <= 30 * 2**30)
@@ -72,7 +70,7 @@ def test_a_row_is_told_to_the_command_and_nothing_else() -> None:
     assert not {"recompute", "framework", "gpu"} & untold.keys()
 
 
-def test_the_sft_trainer_of_prime_rl_kept_whole_logits() -> None:
+def test_the_sft_trainer_of_prime_rl_kept_whole_logits():
     """Qwen3 4B on 8 H100 in January 2026: 54.6 GiB measured."""
     [row] = [row for row in memory_rows.rows()[0] if row.name.startswith("benchmark-8xh100-Qwen--Qwen3-4B")]
     assert row.measured / 2**30 == pytest.approx(54.6, abs=0.05)

@@ -1,12 +1,9 @@
 """Files of settings are read in time by their size, and no text gives another error than one in words."""
 
-from __future__ import annotations
-
 import gc
 import random
 import re
 import time
-from typing import Any
 
 import pytest
 
@@ -40,7 +37,7 @@ def read(texts: dict[str, str]) -> tuple[int, float, str]:
 
 
 @pytest.mark.parametrize("name", GROWING)
-def test_the_worst_files_are_read_in_time_by_their_size(name: str, counts: Any) -> None:
+def test_the_worst_files_are_read_in_time_by_their_size(name, counts):
     size = counts(5_000, 10_000, 100_000)
     few, small, _ = read(GROWING[name](size))
     many, large, said = read(GROWING[name](4 * size))
@@ -50,7 +47,7 @@ def test_the_worst_files_are_read_in_time_by_their_size(name: str, counts: Any) 
         assert "steps to read" in read(GROWING[name](40 * size))[2]
 
 
-def test_real_files_need_few_steps() -> None:
+def test_real_files_need_few_steps():
     for row in CASES:
         texts = files_of(row).texts
         steps = read(texts)[0]
@@ -62,7 +59,7 @@ def test_real_files_need_few_steps() -> None:
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_a_strange_file_is_read_or_refused_in_words(name: str) -> None:
+def test_a_strange_file_is_read_or_refused_in_words(name):
     read(STRANGE[name])
 
 
@@ -83,7 +80,7 @@ def spoilt(text: str, draw: random.Random) -> str:
     return text
 
 
-def test_no_spoilt_file_gives_another_error(counts: Any) -> None:
+def test_no_spoilt_file_gives_another_error(counts):
     draw = random.Random(23)
     for _ in range(counts(300, 1_000, 30_000)):
         row = draw.choice(CASES)
@@ -101,7 +98,7 @@ def test_no_spoilt_file_gives_another_error(counts: Any) -> None:
         settings.as_dict()
 
 
-def test_what_a_page_sends_is_read_or_refused() -> None:
+def test_what_a_page_sends_is_read_or_refused():
     for sent in (None, 3, "a", [["a"]], [3], [None, None], [["a", "b", "c"]], [["", "\ud800"]]):
         with pytest.raises(lp.LlamaparError, match=r"no file|no known format|files as pairs"):
             reader.settings_of_texts(sent)

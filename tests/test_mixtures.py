@@ -1,7 +1,5 @@
 """Mixtures of experts: counted in parameters, judged in everything but the experts, and never totalled."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Callable
@@ -18,73 +16,11 @@ from llamapar.rules.job_text import exported
 
 ROWS = [row for row in oracle("families") if "mixture" in row]
 
-CONFIGS = """
-# Each config.json on Hugging Face, without what says how it is trained, run or sampled.
-[QWEN3]
-# Qwen/Qwen3-235B-A22B
-model_type = "qwen3_moe"
-architectures = ["Qwen3MoeForCausalLM"]
-size = [4096, 94, 64, 4, 128, 12288, 151936]
-num_experts = 128
-num_experts_per_tok = 8
-moe_intermediate_size = 1536
-decoder_sparse_step = 1
-norm_topk_prob = true
-mlp_only_layers = []
-rope_theta = 1000000.0
-
-[MIXTRAL]
-# mistralai/Mixtral-8x7B-v0.1
-model_type = "mixtral"
-size = [4096, 32, 32, 8, 128, 14336, 32000]
-num_local_experts = 8
-num_experts_per_tok = 2
-
-[GPT_OSS]
-# openai/gpt-oss-120b
-model_type = "gpt_oss"
-size = [2880, 36, 64, 8, 64, 2880, 201088]
-num_local_experts = 128
-num_experts_per_tok = 4
-experts_per_token = 4
-swiglu_limit = 7.0
-attention_bias = true
-quantization_config = { quant_method = "mxfp4" }
-
-[DEEPSEEK]
-# deepseek-ai/DeepSeek-V3
-model_type = "deepseek_v3"
-size = [7168, 61, 128, 128, 128, 18432, 129280]
-n_routed_experts = 256
-n_shared_experts = 1
-num_experts_per_tok = 8
-moe_intermediate_size = 2048
-moe_layer_freq = 1
-first_k_dense_replace = 3
-q_lora_rank = 1536
-kv_lora_rank = 512
-qk_nope_head_dim = 128
-qk_rope_head_dim = 64
-v_head_dim = 128
-num_nextn_predict_layers = 1
-quantization_config = { quant_method = "fp8" }
-
-[LLAMA4]
-# meta-llama/Llama-4-Scout-17B-16E, its text_config
-model_type = "llama4_text"
-size = [5120, 48, 40, 8, 128, 8192, 202048]
-intermediate_size_mlp = 16384
-num_local_experts = 16
-num_experts_per_tok = 1
-interleave_moe_layer_step = 1
-attention_chunk_size = 8192
-use_qk_norm = true
-"""
 KEYS = "hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim intermediate_size"
-ROWS_OF_CONFIGS = tomllib.loads(CONFIGS).values()
+CONFIGS = tomllib.loads(Path(__file__).with_name("mixtures.toml").read_text("utf-8"))
 QWEN3, MIXTRAL, GPT_OSS, DEEPSEEK, LLAMA4 = (
     {**dict(zip([*KEYS.split(), "vocab_size"], row.pop("size"), strict=True)), **row}
-    for row in ROWS_OF_CONFIGS
+    for row in CONFIGS.values()
 )
 WIDER = {"hidden_size": 6144, "num_hidden_layers": 56, "num_attention_heads": 48}
 EVERY_SECOND = {"num_local_experts": 128, "interleave_moe_layer_step": 2, "moe_layers": [*range(1, 48, 2)]}
@@ -117,7 +53,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int, str, float, float]] = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_what_the_publisher_says(name: str) -> None:
+def test_parameters_are_what_the_publisher_says(name):
     config, exact, _, total, active = PUBLISHED[name]
     model = lp.model(config)
     assert exact in (0, model.n_params)
@@ -125,7 +61,7 @@ def test_parameters_are_what_the_publisher_says(name: str) -> None:
     assert model.active_params / 1e9 == pytest.approx(active, rel=0.03)
 
 
-def test_parameters_by_hand() -> None:
+def test_parameters_by_hand():
     """Qwen3's: Q, O, K, V, the norms of heads, two norms; experts of three matrices, and a router."""
     layer = 2 * 4096 * 8192 + 2 * 4096 * 512 + 2 * 128 + 2 * 4096
     experts = 128 * 3 * 4096 * 1536 + 128 * 4096
@@ -133,7 +69,7 @@ def test_parameters_by_hand() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["mixture"] for row in ROWS])
-def test_a_mixture_has_the_parameters_that_transformers_builds(row: dict[str, Any]) -> None:
+def test_a_mixture_has_the_parameters_that_transformers_builds(row):
     model = lp.model(row["config_json"])
     theirs = dict(row["other"])
     for i in range(5):
@@ -145,7 +81,7 @@ def test_a_mixture_has_the_parameters_that_transformers_builds(row: dict[str, An
         assert wrapped == model.replace(name="llama4 (text)")
 
 
-def test_what_a_config_may_not_say() -> None:
+def test_what_a_config_may_not_say():
     for config, said, field in (
         (QWEN3, {"mlp_only_layers": [3]}, "mlp_only_layers"),
         (QWEN3, {"num_experts": None}, "num_experts"),
@@ -167,8 +103,8 @@ def test_what_a_config_may_not_say() -> None:
 # -- what is judged ------------------------------------------------------------------------------------
 
 
-def test_heads_vocabulary_sequence_and_stages_are_judged() -> None:
-    asked: dict[str, Any] = {"cp": 3, "pp": 100, "seq_len": 8000, "global_batch": 7, "micro_batch": 2}
+def test_heads_vocabulary_sequence_and_stages_are_judged():
+    asked = {"cp": 3, "pp": 100, "seq_len": 8000, "global_batch": 7, "micro_batch": 2}
     found = {f.code: f for f in lp.check(QWEN3, tp=8, **asked).findings}
     assert {"LP104", "LP109", "LP201", "LP301", "LP302", "LP401"} <= found.keys()
     assert found["LP104"].message == "tp=8 does not divide n_kv_heads=4 (qwen3_moe)"
@@ -185,8 +121,8 @@ def dense(config: dict[str, Any]) -> lp.ModelConfig:
     return lp.model(config).replace(family="llama", qk_norm=False, experts=None)
 
 
-def test_attention_is_counted_as_that_of_a_dense_model() -> None:
-    asked: dict[str, Any] = {"tp": 4, "cp": 2, "seq_len": 4096}
+def test_attention_is_counted_as_that_of_a_dense_model():
+    asked = {"tp": 4, "cp": 2, "seq_len": 4096}
     mixed, whole = (lp.traffic("attention", m, **asked) for m in (MIXTRAL, dense(MIXTRAL)))
     assert mixed.terms == whole.terms
     asked |= {"pp": 2, "recompute": "none", "framework": "megatron-lm"}
@@ -199,7 +135,7 @@ def test_attention_is_counted_as_that_of_a_dense_model() -> None:
     assert "activations: MLP" not in terms
 
 
-def test_memory_is_a_lower_bound_and_has_no_total() -> None:
+def test_memory_is_a_lower_bound_and_has_no_total():
     found = lp.memory(QWEN3, tp=4, dp=16, seq_len=8192)
     assert found.outcome == "undecided"
     assert not found.fits
@@ -217,7 +153,7 @@ def test_memory_is_a_lower_bound_and_has_no_total() -> None:
     assert lp.check(QWEN3, tp=4, dp=16, gpus=64, gpu="h100-80gb", seq_len=8192).ok
 
 
-def test_latent_attention_is_named_as_not_judged() -> None:
+def test_latent_attention_is_named_as_not_judged():
     found = lp.memory(DEEPSEEK, tp=8, pp=16, dp=16, seq_len=4096)
     assert "multi-head latent attention (MLA)" in found.not_counted
     assert not [term for stage in found.stages for term in stage.terms if "attention" in term.name]
@@ -242,7 +178,7 @@ REFUSED: dict[str, Callable[[lp.ModelConfig], object]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_needs_the_experts_is_refused_by_name(what: str) -> None:
+def test_what_needs_the_experts_is_refused_by_name(what):
     with pytest.raises(lp.ModelError, match=f"^{what} of mixtral is not known") as refusal:
         REFUSED[what](lp.model(MIXTRAL))
     assert refusal.value.why == (
@@ -252,14 +188,14 @@ def test_what_needs_the_experts_is_refused_by_name(what: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["local", "dry"])
-def test_a_run_is_refused_by_name(engine: str) -> None:
+def test_a_run_is_refused_by_name(engine):
     for config in (QWEN3, {"model_type": "llama4", "text_config": LLAMA4}):
         with pytest.raises(lp.ModelError, match=r"has experts") as refusal:
             lp.run("attention", config, tp=4, engine=engine)
         assert refusal.value.why == lp.model(config).unjudged
 
 
-def test_a_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_checkpoint_is_refused_by_name(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(MIXTRAL))
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     with pytest.raises(lp.ModelError, match=r"^the checkpoint of .* is not known"):
@@ -270,7 +206,7 @@ def test_a_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [QWEN3, DEEPSEEK], ids=["qwen3", "deepseek"])
-def test_the_explorer_says_what_is_not_judged(config: dict[str, Any]) -> None:
+def test_the_explorer_says_what_is_not_judged(config):
     model = lp.model(config)
     state = State.opened({"preset": model, "tp": 4, "dp": 64, "gpus": 256, "seq_len": 8192})
     legal, fits, fast, travels = answers(state.outcome.report, state.values)
@@ -287,10 +223,10 @@ def test_the_explorer_says_what_is_not_judged(config: dict[str, Any]) -> None:
     assert state.restore(state.line).model() == model.replace(rope_scaling=None)
 
 
-def test_copied_python_and_command_are_the_same_model() -> None:
+def test_copied_python_and_command_are_the_same_model():
     model = lp.model(QWEN3)
     job = lp.Job.of(model, tp=4)
-    made: dict[str, Any] = {}
+    made = {}
     exec(exported("Python", job), made)
     assert made["report"].job.model == model
     assert "'experts': " not in exported("CLI", job)

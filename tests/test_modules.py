@@ -1,7 +1,5 @@
 """Modules that a user brings, under torch's plans, transformers' own and cuts by hand; slips are named."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -62,7 +60,7 @@ X = {"x": torch.arange(96.0).view(4, 3, 8).sin()}
 
 
 @pytest.mark.parametrize("engine", ["local", "processes"])
-def test_a_module_cut_by_hand_equals_the_whole_one(engine: str) -> None:
+def test_a_module_cut_by_hand_equals_the_whole_one(engine):
     result = run(cases.Decoder, engine=engine)
     assert result.ok, result
     assert result.summary == (
@@ -84,7 +82,7 @@ def test_a_module_cut_by_hand_equals_the_whole_one(engine: str) -> None:
 
 
 @pytest.mark.parametrize("sequence_parallel", [True, False])
-def test_the_same_by_parallelize_module(sequence_parallel: bool) -> None:
+def test_the_same_by_parallelize_module(sequence_parallel):
     result = run(cases.Plain, plan=cases.plan_of_plain(sequence_parallel))
     assert result.ok, result
     assert (result.max_grad_error or 1) < 1e-12
@@ -93,7 +91,7 @@ def test_the_same_by_parallelize_module(sequence_parallel: bool) -> None:
     assert ("reduce_scatter" in kinds) == sequence_parallel
 
 
-def test_a_block_as_in_torchtitan() -> None:
+def test_a_block_as_in_torchtitan():
     """Its rotary table is a complex buffer, which Module.to(float64) would break."""
     result = run(cases.TitanModel, plan=cases.TITAN_MODEL_PLAN)
     assert result.ok, result
@@ -119,7 +117,7 @@ def _sequence_cut(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 @pytest.mark.parametrize(("tp", "dtype", "tied"), [(2, "float64", True), (4, "float32", False)])
-def test_a_transformers_llama_under_its_own_plan(tp: int, dtype: str, tied: bool) -> None:
+def test_a_transformers_llama_under_its_own_plan(tp, dtype, tied):
     pytest.importorskip("transformers", reason="transformers is not installed")
     result = run(partial(_llama, tied), {"tp": tp}, "auto", dtype=dtype)
     assert result.ok, result
@@ -147,7 +145,7 @@ def _zero(module: nn.Module, mesh: DeviceMesh) -> None:
     fully_shard(module, mesh=mesh["dp"])
 
 
-def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere() -> None:
+def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere():
     result = run(cases.Plain, {"dp": 2}, _zero, engine="processes")
     assert result.ok, result
     assert (result.max_grad_error or 1) < 1e-12
@@ -161,7 +159,7 @@ def test_fully_shard_on_real_ranks_and_its_refusal_elsewhere() -> None:
     assert e.value.choose == ("engine='processes'",)
 
 
-def test_over_dp_each_rank_has_the_gradient_of_its_own_sequences() -> None:
+def test_over_dp_each_rank_has_the_gradient_of_its_own_sequences():
     result = run(cases.Decoder, {"tp": 2, "dp": 2})
     assert result.ok, result
     assert {row.how for row in parameters(result)} == {"a summand: mean over dp"}
@@ -173,7 +171,7 @@ def test_over_dp_each_rank_has_the_gradient_of_its_own_sequences() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_lower_precision_is_compared_with_what_it_rounds(dtype: str) -> None:
+def test_lower_precision_is_compared_with_what_it_rounds(dtype):
     result = run(cases.Decoder, dtype=dtype, engine="processes")
     assert result.ok, result
     assert 0 < (result.max_grad_error or 0) < result.tolerance
@@ -212,7 +210,7 @@ def _wrapped(module: nn.Module, mesh: DeviceMesh, wrapper: str, slip: str) -> nn
         ("checkpoint_wrapper", "local"),
     ],
 )
-def test_wrappers_are_seen_through(wrapper: str, engine: str) -> None:
+def test_wrappers_are_seen_through(wrapper, engine):
     layout = {"tp": 2, "dp": 2 if wrapper == "DistributedDataParallel" else 1}
     right = run(cases.Decoder, layout, partial(_wrapped, wrapper=wrapper, slip=""), engine=engine)
     assert right.ok, right
@@ -224,10 +222,10 @@ def test_wrappers_are_seen_through(wrapper: str, engine: str) -> None:
         assert (wrong.ok, wrong.where) == (False, "layers.1.attention"), wrong
 
 
-def test_a_wrapper_that_make_puts_there_is_seen_through() -> None:
+def test_a_wrapper_that_make_puts_there_is_seen_through():
     """Also one that the plan does not know of, and the module's own name for a part is no wrapper's."""
 
-    def make() -> nn.Module:
+    def make():
         inner = checkpoint_wrapper(Two())
         return torch.compile(nn.Sequential(OrderedDict(module=inner)))  # type: ignore[return-value]
 
@@ -238,7 +236,7 @@ def test_a_wrapper_that_make_puts_there_is_seen_through() -> None:
     assert "torch.compile is left out: the code runs as it is written" in result.notes
 
 
-def test_distributed_data_parallel_is_refused_where_it_cannot_run() -> None:
+def test_distributed_data_parallel_is_refused_where_it_cannot_run():
     with pytest.raises(lp.LlamaparError, match=r"^engine='local' cannot run this: RuntimeError: ") as e:
         run(cases.Decoder, {"dp": 2}, partial(_wrap, wrapper="DistributedDataParallel"))
     assert e.value.choose[0].startswith("engine='processes'")
@@ -247,7 +245,7 @@ def test_distributed_data_parallel_is_refused_where_it_cannot_run() -> None:
 # -- inputs and losses -----------------------------------------------------------------------------
 
 
-def test_inputs_by_keyword_by_place_and_by_a_function() -> None:
+def test_inputs_by_keyword_by_place_and_by_a_function():
     for inputs in (X, (X["x"],), lambda: X, lambda: torch.randn(4, 3, 8)):
         assert run(Two, plan=TWO, inputs=inputs).ok
     both = run(Two, plan=TWO, inputs=X, loss=lambda y, inputs: (y * inputs["x"]).mean())
@@ -255,8 +253,8 @@ def test_inputs_by_keyword_by_place_and_by_a_function() -> None:
     assert "the forward changes buffers: <b>calls" in both.text()
 
 
-def test_tokens_read_both_edge_rows_of_every_rank() -> None:
-    seen: list[Tensor] = []
+def test_tokens_read_both_edge_rows_of_every_rank():
+    seen = []
     run(cases.Plain, {"tp": 2, "dp": 2}, keep, loss=partial(_seeing, seen))
     tokens = seen[0]  # the whole module's
     assert tokens.shape == (4, 16)
@@ -272,7 +270,7 @@ def _seeing(seen: list[Tensor], y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("slip", [*cases.ASKED, *cases.OWN], ids=lambda slip: slip.name)
-def test_a_slip_is_found_and_named(slip: cases.Slip) -> None:
+def test_a_slip_is_found_and_named(slip):
     result = run(slip.make, plan=slip.plan, engine="processes")
     assert not result.ok
     assert result.where in slip.named, result
@@ -288,7 +286,7 @@ PLACED = {
 """How a parameter that is cut wrong is said to be cut."""
 
 
-def test_a_slip_is_named_in_one_process_too() -> None:
+def test_a_slip_is_named_in_one_process_too():
     result = run(cases.ASKED[0].make, plan=cases.ASKED[0].plan)
     assert result.summary.endswith("DIFFERS from the whole module at layers.1.attention")
     assert result.module.culprit.equal_up_to == "layers.1.attention.wo"
@@ -301,7 +299,7 @@ def test_a_slip_is_named_in_one_process_too() -> None:
     assert parted.explanation.what.startswith("Output of layers.1.ffn_norm is wrong on the ranks of")
 
 
-def test_gradients_that_are_a_multiple_are_said_to_be() -> None:
+def test_gradients_that_are_a_multiple_are_said_to_be():
     slip = next(slip for slip in cases.OWN if slip.name == "gradients twice as large")
     result = run(slip.make, plan=slip.plan, engine="processes")
     assert result.difference.pattern == "2 × the right one (2 = tp)"
@@ -317,8 +315,8 @@ def test_gradients_that_are_a_multiple_are_said_to_be() -> None:
     assert run(cases.Decoder, plan=first).where == "layers.0.mlp"  # what comes next gives no gradient back
 
 
-def test_a_number_that_is_none_differs() -> None:
-    def spoil(module: nn.Module, mesh: DeviceMesh) -> None:
+def test_a_number_that_is_none_differs():
+    def spoil(module, mesh):
         module.register_forward_hook(lambda module, given, y: y * float("nan"))
 
     result = run(Two, plan=spoil, inputs=X)
@@ -327,7 +325,7 @@ def test_a_number_that_is_none_differs() -> None:
     assert {row.error for row in parameters(result)} == {math.inf}
 
 
-def test_a_plan_that_unties_weights_is_named() -> None:
+def test_a_plan_that_unties_weights_is_named():
     kept = run(partial(cases.Plain, tied=True), plan=keep)
     assert kept.ok
     assert row(kept, "output.weight").placement == "tied to embedding.weight"
@@ -339,7 +337,7 @@ def test_a_plan_that_unties_weights_is_named() -> None:
     assert "tied: output.weight is embedding.weight" in untied.text()
 
 
-def test_dropout_is_named_and_makes_a_comparison_impossible() -> None:
+def test_dropout_is_named_and_makes_a_comparison_impossible():
     drops = partial(cases.Plain, dropout=0.1)
     result = run(drops, plan=keep)
     assert not result.ok
@@ -350,7 +348,7 @@ def test_dropout_is_named_and_makes_a_comparison_impossible() -> None:
     assert run(drops, plan=keep, eval_mode=True).ok
 
 
-def test_an_error_has_its_submodule_and_every_ranks_traceback() -> None:
+def test_an_error_has_its_submodule_and_every_ranks_traceback():
     for engine in ("local", "processes"):
         result = run(Two, plan={"a": ColwiseParallel()}, inputs=X, engine=engine)
         assert sorted(result.errors) == [0, 1]
@@ -362,7 +360,7 @@ def test_an_error_has_its_submodule_and_every_ranks_traceback() -> None:
 # -- showing ---------------------------------------------------------------------------------------
 
 
-def test_the_record_as_text_html_and_json() -> None:
+def test_the_record_as_text_html_and_json():
     result = run(Two, plan=TWO, inputs=X)
     head, *lines = result.text().splitlines()[1:]
     assert head.split("  ")[0] == "what"
@@ -405,15 +403,15 @@ def test_the_record_as_text_html_and_json() -> None:
         ({"make": lambda: 3}, "<lambda>() returned int", ""),
     ],
 )
-def test_what_cannot_work_is_refused(given: dict[str, Any], what: str, choose: str) -> None:
+def test_what_cannot_work_is_refused(given, what, choose):
     asked = {"make": Two, "layout": TP2, "plan": TWO, "inputs": X} | given
     with pytest.raises(lp.LlamaparError, match=f"^{re.escape(what)}") as refusal:
         run(**asked)
     assert "".join(refusal.value.choose[:1]).startswith(choose)
 
 
-def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
-    def halves(module: nn.Module, mesh: DeviceMesh) -> None:
+def test_a_piece_of_the_output_needs_a_loss_of_its_own():
+    def halves(module, mesh):
         n, b = 4, module.get_submodule("b")
         at = mesh.get_local_rank("tp") * n
         for name in ("weight", "bias"):
@@ -429,7 +427,7 @@ def test_a_piece_of_the_output_needs_a_loss_of_its_own() -> None:
     assert not result.ok
 
 
-def test_run_says_that_compare_takes_modules() -> None:
+def test_run_says_that_compare_takes_modules():
     with pytest.raises(lp.LlamaparError, match=r"makes a module, and lp.run takes programs\n") as refusal:
         lp.run(Two, TP2)
     assert refusal.value.choose == ("lp.compare(make, plan, layout)",)
@@ -442,7 +440,7 @@ def test_run_says_that_compare_takes_modules() -> None:
 # -- parts -----------------------------------------------------------------------------------------
 
 
-def test_a_part_is_found_by_its_numbers() -> None:
+def test_a_part_is_found_by_its_numbers():
     whole = torch.randn(12, 5, generator=torch.Generator().manual_seed(0))
     assert parts.part_of(whole, whole) == (range(12), range(5))
     assert parts.part_of(whole[3:7], whole) == (range(3, 7), range(5))
@@ -455,8 +453,8 @@ def test_a_part_is_found_by_its_numbers() -> None:
     assert parts.part_of(whole[:4] + 1, whole) is None
 
 
-def test_parts_are_said_in_words() -> None:
-    def words(layout: lp.Layout, *rows: range) -> str:
+def test_parts_are_said_in_words():
+    def words(layout, *rows):
         return parts.parts_in_words({r: (own, range(5)) for r, own in enumerate(rows)}, layout, (12, 5))
 
     assert words(TP2, range(6), range(6, 12)) == "dim 0 by tp"
@@ -473,11 +471,11 @@ def test_parts_are_said_in_words() -> None:
     )
 
 
-def test_a_gradient_is_full_or_a_summand() -> None:
+def test_a_gradient_is_full_or_a_summand():
     whole = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     copies = dict.fromkeys((0, 1), (range(4), range(3)))
 
-    def fit(a: Tensor, b: Tensor) -> parts.TensorReading:
+    def fit(a, b):
         return parts.reading({0: a, 1: b}, whole, lp.Layout(tp=2), 1e-6, {"tp": ("sum",)}, copies)
 
     assert fit(whole, whole).summed == {}

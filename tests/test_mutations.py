@@ -1,7 +1,5 @@
 """The table of slips for `make deep` keeps up with the code, and its tool tells caught from survived."""
 
-from __future__ import annotations
-
 import runpy
 from collections import Counter
 from pathlib import Path
@@ -15,13 +13,13 @@ MUTATIONS = TOOL["read"]()
 Mutation = TOOL["Mutation"]
 
 
-def test_there_are_sixty_and_few_that_nobody_can_notice() -> None:
+def test_there_are_sixty_and_few_that_nobody_can_notice():
     assert len(MUTATIONS) >= 60
     assert sum(bool(mutation.survives) for mutation in MUTATIONS) <= 2
     assert [name for name, n in Counter(m.id for m in MUTATIONS).items() if n > 1] == []
 
 
-def test_every_slip_can_be_made_and_its_tests_are_there() -> None:
+def test_every_slip_can_be_made_and_its_tests_are_there():
     """A text that moved or changed is put right in tools/mutations.toml; its room says where it stands."""
     wrong = []
     for mutation in MUTATIONS:
@@ -35,7 +33,7 @@ def test_every_slip_can_be_made_and_its_tests_are_there() -> None:
     assert wrong == []
 
 
-def test_a_text_that_does_not_stand_once_is_an_error() -> None:
+def test_a_text_that_does_not_stand_once_is_an_error():
     for old, times in (("there is no such text", "0 times"), ("return", r"\d\d+ times")):
         with pytest.raises(ValueError, match=f"^odd: '{old}' stands {times} in llamapar/place"):
             Mutation("odd", "place", old, "", "maps", "").file(PROJECT)
@@ -44,7 +42,7 @@ def test_a_text_that_does_not_stand_once_is_an_error() -> None:
 @pytest.mark.parametrize(
     ("new", "word"), [("a - b", "caught by test_sum.py::test_it"), ("b + a", "SURVIVED")]
 )
-def test_a_slip_is_caught_or_survives(tmp_path: Path, new: str, word: str) -> None:
+def test_a_slip_is_caught_or_survives(tmp_path, new, word):
     source = tmp_path / "llamapar" / "__init__.py"
     source.parent.mkdir()
     source.write_text("def sum_of(a, b):\n    return a + b\n")
@@ -58,7 +56,7 @@ def test_a_slip_is_caught_or_survives(tmp_path: Path, new: str, word: str) -> No
     assert "a + b" in source.read_text()  # as it was
 
 
-def test_tests_that_import_another_package_are_no_answer(tmp_path: Path) -> None:
+def test_tests_that_import_another_package_are_no_answer(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_it.py").write_text("def test_it():\n    assert False\n")
     (tmp_path / "witness.py").write_text(TOOL["WITNESS"].format(copy=str(tmp_path)))

@@ -1,7 +1,5 @@
 """What ranks raised, and numbers that differ, as one Explanation."""
 
-from __future__ import annotations
-
 import pytest
 
 import llamapar as lp
@@ -21,9 +19,7 @@ CLOSED = frame("dist.all_reduce(x)", "RuntimeError: Connection closed by peer [1
     ],
     ids=["tracebacks", "exceptions"],
 )
-def test_equal_errors_are_one_group_and_those_of_peers_come_last(
-    first: BaseException | str, last: BaseException | str
-) -> None:
+def test_equal_errors_are_one_group_and_those_of_peers_come_last(first, last):
     told = explain_ranks({3: last, 1: first, 0: first, 2: first})
     assert told.best.category == "kv_heads_lt_tp"
     assert str(told).splitlines()[1] == f"where  {HALF}  (ranks 0–2)"

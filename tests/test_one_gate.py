@@ -1,10 +1,7 @@
 """One gate: what `check` passes, every other door counts, whatever the trainer."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
@@ -100,7 +97,7 @@ def passes(report: Report) -> bool:
 @pytest.mark.parametrize(
     "count", [120, pytest.param(500, marks=pytest.mark.soak), pytest.param(2000, marks=pytest.mark.deep)]
 )
-def test_what_check_passes_every_door_counts(count: int) -> None:
+def test_what_check_passes_every_door_counts(count):
     """What `check` passes is refused nowhere, nor are its fixes, and hardly a refusal has no way out."""
     ways_out = []
     for job, judge in drawn(count, seed=count):
@@ -119,7 +116,7 @@ def test_what_check_passes_every_door_counts(count: int) -> None:
     ("trainer", "layout"),
     [("vllm", {"tp": 16}), ("megatron-lm", {"tp": 16}), ("megatron-lm", {"dp": 8, "zero": 3})],
 )
-def test_the_explorer_answers_as_check_does(trainer: str, layout: dict[str, int]) -> None:
+def test_the_explorer_answers_as_check_does(trainer, layout):
     state = State.opened({"preset": "llama3-8b", "gpus": lp.Layout(**layout).world} | layout)
     values = state.change({"framework": trainer, "seq_len": 8192}).values
     report = lp.check("llama3-8b", layout, seq_len=8192, framework=trainer)
@@ -128,14 +125,14 @@ def test_the_explorer_answers_as_check_does(trainer: str, layout: dict[str, int]
     assert all(answer.verdict != NO for answer in answers(report, values)[:1])
 
 
-def test_layers_that_a_trainer_refuses_are_refused_everywhere() -> None:
+def test_layers_that_a_trainer_refuses_are_refused_everywhere():
     for trainer in ("flagscale", "megatron-deepspeed"):
         assert not lp.check("llama3.1-405b", {"tp": 8, "pp": 8}, framework=trainer).ok
         with pytest.raises(lp.LayoutError, match=r"126 layers do not divide over 8 stages"):
             lp.memory("llama3.1-405b", {"tp": 8, "pp": 8}, seq_len=8192, framework=trainer)
 
 
-def test_megatrons_sharded_weights_are_counted_in_both_dtypes() -> None:
+def test_megatrons_sharded_weights_are_counted_in_both_dtypes():
     """Megatron-FSDP keeps bfloat16 shards beside float32 ones: 18 bytes a parameter over 8 ranks."""
     found = lp.memory("llama3-8b", {"dp": 8, "zero": 3}, seq_len=8192, framework="megatron-lm")
     terms = {term.name: term.bytes for term in found.worst.terms}
@@ -146,7 +143,7 @@ def test_megatrons_sharded_weights_are_counted_in_both_dtypes() -> None:
 
 
 @pytest.mark.parametrize("trainer", FRAMEWORKS)
-def test_time_is_of_the_zero_stage_that_the_trainer_has_as_memory_is(trainer: str) -> None:
+def test_time_is_of_the_zero_stage_that_the_trainer_has_as_memory_is(trainer):
     asked = {"seq_len": 8192, "global_batch": 64, "framework": trainer}
     for degrees in ({"tp": 8, "dp": 8}, {"tp": 8, "pp": 2, "dp": 4}):
         costs = [lp.cost("llama3-70b", degrees, zero=zero, **asked) for zero in range(4)]
@@ -159,7 +156,7 @@ def test_time_is_of_the_zero_stage_that_the_trainer_has_as_memory_is(trainer: st
             assert cost.how.endswith(f", ZeRO {cost.layout.zero}") == (cost.layout.zero != zero)
 
 
-def test_the_time_of_what_cannot_fit_says_so() -> None:
+def test_the_time_of_what_cannot_fit_says_so():
     found = lp.cost("llama3.1-405b", {"tp": 8}, seq_len=8192, global_batch=8, micro_batch=1)
     assert not found.fits
     assert (
@@ -168,7 +165,7 @@ def test_the_time_of_what_cannot_fit_says_so() -> None:
     )
 
 
-def test_a_ring_is_not_free() -> None:
+def test_a_ring_is_not_free():
     """Its steps' outputs are added up, so of equal tokens the fewest ranks are fastest."""
     asked = {"seq_len": 8192, "global_batch": 128, "framework": "megatron-lm", "gpu": "gb200-nvl72"}
     times = [
@@ -181,7 +178,7 @@ def test_a_ring_is_not_free() -> None:
     assert times[2] > 1.005 * times[0]
 
 
-def test_a_batch_that_follows_from_degrees_follows_other_degrees() -> None:
+def test_a_batch_that_follows_from_degrees_follows_other_degrees():
     """torchtitan's own batch is local_batch_size·dp: with other degrees it is another one, and no error."""
     text = "[model]\nname = 'llama3'\nflavor = '70B'\n[training]\nseq_len = 8192\nlocal_batch_size = 2\n"
     run = lp.read_settings(text=f"{text}[parallelism]\ntensor_parallel_degree = 16\n", known={"gpus": 128})
@@ -190,7 +187,7 @@ def test_a_batch_that_follows_from_degrees_follows_other_degrees() -> None:
     assert not lp.check(run, tp=8, dp=16, global_batch=16).ok
 
 
-def test_micro_batches_of_a_batch_say_how_large_one_is() -> None:
+def test_micro_batches_of_a_batch_say_how_large_one_is():
     """32 sequences over 4 groups in 4 micro-batches are 2 each; 36 are no whole number of any."""
     told = {"gpus": 4, "seq_len": 4096, "micro_batches": 4, "gpu": "h100-80gb", "framework": "torchtitan"}
     by_count, by_size = (
@@ -216,9 +213,7 @@ def test_micro_batches_of_a_batch_say_how_large_one_is() -> None:
         ({"batch_tokens": 100, "global_batch": 8}, "global_batch·seq_len = 8·8192 = 65536 tokens, but "),
     ],
 )
-def test_a_batch_that_check_refuses_has_no_memory(
-    facts: dict[str, Any], error: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_batch_that_check_refuses_has_no_memory(facts, error, capsys):
     words = [
         "memory",
         "--model",
@@ -239,7 +234,7 @@ def test_a_batch_that_check_refuses_has_no_memory(
     assert capsys.readouterr().err.startswith(f"llamapar: {error}")
 
 
-def test_a_fix_is_timed_as_its_trainer_runs_it() -> None:
+def test_a_fix_is_timed_as_its_trainer_runs_it():
     """Megatron-LM holds KV heads in copies past their number, which a job does not have to ask for."""
     job = Job.of("llama3-8b", lp.Layout(tp=16), seq_len=8192, micro_batch=1, global_batch=8)
     judge = framework("megatron-lm")

@@ -1,7 +1,5 @@
 """The library without one of its optional rooms: the others work, and its doors say how to get it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -160,7 +158,7 @@ def answers_without(room: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("room", few(OPTIONAL, 1))
-def test_the_others_work_without_a_room_and_its_doors_say_how_to_get_it(room: str, tmp_path: Path) -> None:
+def test_the_others_work_without_a_room_and_its_doors_say_how_to_get_it(room, tmp_path):
     answers, missing = answers_without(room, tmp_path), refusal(room)
     for name, (status, _) in (README | OTHERS).items():
         got, out, err = answers[name]
@@ -192,20 +190,20 @@ def test_the_others_work_without_a_room_and_its_doors_say_how_to_get_it(room: st
     assert "8 is not 4" in answers["lp.clinic"]
 
 
-def test_every_command_of_readme_is_tried() -> None:
+def test_every_command_of_readme_is_tried():
     text = (PROJECT / "README.md").read_text(encoding="utf-8")
     named = set(re.findall(r"(?:`|\$ )llamapar ([a-z]+)", text))
     assert named <= {name.partition(" ")[0] for name in (README | README_OF_ROOMS)}
 
 
-def test_only_a_room_is_called_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_room_is_called_missing(monkeypatch):
     """A module of the core and a package from outside keep Python's own error."""
     with pytest.raises(ModuleNotFoundError, match=r"^No module named 'llamapar\.rules\.nothing'$"):
         imported("rules.nothing")
     with pytest.raises(lp.LlamaparError, match=f"^{re.escape(refusal('configs'))}$"):
         imported("configs.nothing")
 
-    def without_numpy(name: str) -> None:
+    def without_numpy(name):
         raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
 
     monkeypatch.setattr("llamapar.late.import_module", without_numpy)

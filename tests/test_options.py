@@ -1,7 +1,5 @@
 """One table of options: functions, flags and controls say the same names, types, defaults and choices."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json
@@ -69,7 +67,7 @@ def declared(source: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_an_option_is_declared_once() -> None:
+def test_an_option_is_declared_once():
     """A row of the table is the one declaration of an option.
 
     A declaration says that a person may give a value by this name: a keyword of a public function, a key of
@@ -106,12 +104,12 @@ OWN_DECLARATIONS = {"cli/parsing.py"}
         ('Option("tp", int, 1, "ranks", "check")', [("tp", "row")]),
     ],
 )
-def test_each_way_to_declare_an_option_is_seen(source: str, found: list[tuple[str, str]]) -> None:
+def test_each_way_to_declare_an_option_is_seen(source, found):
     assert declared(source) == found
 
 
 @pytest.mark.parametrize("name", [n for n in FUNCTIONS if options.options_of(n)])
-def test_a_function_takes_the_options_of_its_rows(name: str) -> None:
+def test_a_function_takes_the_options_of_its_rows(name):
     parameters = inspect.signature(FUNCTIONS[name]).parameters
     for option in options.options_of(name):
         parameter = parameters[option]
@@ -120,7 +118,7 @@ def test_a_function_takes_the_options_of_its_rows(name: str) -> None:
         assert (parameter.default, str(parameter.annotation)) == (usual, options.annotation(option, name))
 
 
-def test_whoever_takes_an_option_is_there() -> None:
+def test_whoever_takes_an_option_is_there():
     taken = " ".join(option.takers for option in OPTIONS.values()).split()
     public = {*FUNCTIONS, "Layout", "Job", "compare"}
     assert {name.removesuffix("()") for name in taken if name.endswith("()")} <= public
@@ -134,14 +132,14 @@ OF_A_LAYOUT = [name for name in FUNCTIONS if "layout" in inspect.signature(FUNCT
 
 
 @pytest.mark.parametrize("name", OF_A_LAYOUT)
-def test_a_function_of_a_layout_takes_its_degrees_by_name(name: str) -> None:
+def test_a_function_of_a_layout_takes_its_degrees_by_name(name):
     of_interest = AXES if name == "explain" else LAYOUT  # what a text cannot show is no fact of explain
     assert {*options.options_of(name)} >= {*of_interest}
 
 
-def test_degrees_by_name_say_the_same_as_a_layout() -> None:
+def test_degrees_by_name_say_the_same_as_a_layout():
     layout = lp.Layout(tp=4, cp=2, dp=2, zero=2)
-    degrees: dict[str, Any] = {"tp": 4, "cp": 2, "dp": 2, "zero": 2}
+    degrees = {"tp": 4, "cp": 2, "dp": 2, "zero": 2}
     assert lp.heads("llama3-8b", **degrees) == lp.heads("llama3-8b", layout)
     assert lp.sequence(seq_len=64, **degrees) == lp.sequence(layout, 64)
     assert lp.ranks(rank=3, **degrees).peers == lp.ranks(layout, 3).peers
@@ -150,7 +148,7 @@ def test_degrees_by_name_say_the_same_as_a_layout() -> None:
     assert lp.tape("mlp", "tiny", **degrees).steps == lp.tape("mlp", "tiny", layout).steps
 
 
-def test_a_degree_by_name_replaces_that_of_the_layout() -> None:
+def test_a_degree_by_name_replaces_that_of_the_layout():
     assert lp.check("llama3-8b", lp.Layout(tp=4, dp=2), tp=16).job.layout == lp.Layout(tp=16, dp=2)
     assert lp.check("llama3-8b", {"tp": 4, "dp": 2}, dp=1).job.layout == lp.Layout(tp=4)
     with pytest.raises(lp.LayoutError, match=r"^layout field='tpp' is not known"):
@@ -159,7 +157,7 @@ def test_a_degree_by_name_replaces_that_of_the_layout() -> None:
         lp.check("llama3-8b", tpp=4)  # type: ignore[call-overload, unused-ignore]
 
 
-def test_a_model_where_none_belongs_is_told_what_stands_there() -> None:
+def test_a_model_where_none_belongs_is_told_what_stands_there():
     """`ranks` and `sequence` take no model, and `traffic` takes a program first."""
     for function in (lp.ranks, lp.sequence):
         with pytest.raises(lp.LayoutError, match=r"^layout='llama3-8b': a layout is needed\n") as refusal:
@@ -170,7 +168,7 @@ def test_a_model_where_none_belongs_is_told_what_stands_there() -> None:
     assert refusal.value.why == "traffic(program, model, layout) has no default for what it cannot know"
 
 
-def test_a_default_of_its_own_is_one() -> None:
+def test_a_default_of_its_own_is_one():
     """It belongs to an option of that function, and differs from the table's."""
     for function, own in OTHER_DEFAULTS.items():
         assert {*own} <= {*options.options_of(function)}, function
@@ -178,7 +176,7 @@ def test_a_default_of_its_own_is_one() -> None:
             assert [name for name in own if own[name] == OPTIONS[name].default] == [], function
 
 
-def test_a_layout_and_a_job_have_the_options_that_are_theirs() -> None:
+def test_a_layout_and_a_job_have_the_options_that_are_theirs():
     fields = Job.__dataclass_fields__
     assert set(LAYOUT) == set(lp.Layout.__dataclass_fields__)
     assert set(FACTS) == set(fields) - {"model", "layout"}
@@ -188,8 +186,8 @@ def test_a_layout_and_a_job_have_the_options_that_are_theirs() -> None:
             assert record.__dataclass_fields__[name].default == options.default(name, "check"), name
 
 
-def test_the_table_has_every_choice_that_a_room_knows() -> None:
-    known: dict[str, Any] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
+def test_the_table_has_every_choice_that_a_room_knows():
+    known = {"recompute": RECOMPUTE, "schedule": SCHEDULES}
     known |= {"chunking": CHUNKINGS, "format": BLOCKS, "framework": lp.FRAMEWORKS, "dtype": DTYPES}
     known |= {"device": DEVICES}
     known |= {"fault": lp.programs.FAULTS, "gpu": HARDWARE}
@@ -205,7 +203,7 @@ def test_the_table_has_every_choice_that_a_room_knows() -> None:
 
 
 @pytest.mark.parametrize("name", [o.name for o in OPTIONS.values() if o.choices and o.name != "format"])
-def test_a_value_that_is_no_choice_is_refused_in_the_same_words(name: str) -> None:
+def test_a_value_that_is_no_choice_is_refused_in_the_same_words(name):
     known = ", ".join(OPTIONS[name].choices)
     with pytest.raises(lp.LayoutError, match=f"^{name}='nonesuch' is not known") as refusal:
         OPTIONS[name].chosen("nonesuch")
@@ -223,7 +221,7 @@ LEAVES: dict[str, Command] = {
 }
 
 
-def test_a_flag_says_the_default_of_its_function(run: Any) -> None:
+def test_a_flag_says_the_default_of_its_function(run):
     lines = {line.strip().split("  ")[0]: line for line in run("loading --help")[1].splitlines()}
     assert lines["--seq-len N"].endswith("tokens in the KV cache (default 4096)")
     assert lines["--nodes N"].endswith("(default 1)")
@@ -239,7 +237,7 @@ def controls(panel: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("panel", [EXPLORER, CLINIC], ids=["explorer", "clinic"])
-def test_a_control_is_an_option(panel: list[dict[str, Any]]) -> None:
+def test_a_control_is_an_option(panel):
     for name, control in controls(panel).items():
         if name in ("preset", "config"):
             continue
@@ -251,7 +249,7 @@ def test_a_control_is_an_option(panel: list[dict[str, Any]]) -> None:
             assert set(offered) - {"", "own", None} == set(option.choices)
 
 
-def test_the_explorer_opens_on_the_defaults_but_for_its_first_layout() -> None:
+def test_the_explorer_opens_on_the_defaults_but_for_its_first_layout():
     own = {"preset", "tp", "pp", "dp", "zero", "sequence_parallel", "seq_len", "gpu", "rank"}
     empty = {"framework": "", "padding": "own", "layer_split": "own", "fault": "", "beside": ""}
     empty |= {"tab": "heads", "job": ""}
@@ -300,7 +298,7 @@ loading(medum="disk")
 """
 
 
-def test_a_new_option_is_a_row_and_its_use(tmp_path: Path) -> None:
+def test_a_new_option_is_a_row_and_its_use(tmp_path):
     """In a copy of the package: the flag, the keyword, the refusal, the control and the types follow."""
     shutil.copytree(PACKAGE, tmp_path / "llamapar", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(PACKAGE.parent / "tools", tmp_path / "tools")
@@ -313,7 +311,7 @@ def test_a_new_option_is_a_row_and_its_use(tmp_path: Path) -> None:
         assert source.count(old) == 1
         path.write_text(source.replace(old, new))
 
-    def said(*words: str) -> subprocess.CompletedProcess[str]:
+    def said(*words):
         command = [sys.executable, *words]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
 
@@ -357,7 +355,7 @@ def texts_as_choices(source: str) -> list[str]:
     return found
 
 
-def test_errors_carry_choices_as_records() -> None:
+def test_errors_carry_choices_as_records():
     source = 'raise LayoutError(f"tp={tp}", "why", [f"tp={n}" for n in near], "tp")'
     assert texts_as_choices(source) == ["tp="]
     assert texts_as_choices('raise LayoutError("tp=8", "", [Choice.of(tp=8), "a folder"], "tp")') == []

@@ -1,7 +1,5 @@
 """What outsiders meet: workflows, issue forms, CITATION, the recipe for conda, Binder and Colab."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -35,7 +33,7 @@ STEPS = [(name, step) for name, job in JOBS.items() for step in job["steps"]]
 RUNS = [step["run"] for _, step in STEPS if "run" in step]
 
 
-def test_pull_requests_and_main_are_tested_on_linux_and_macos() -> None:
+def test_pull_requests_and_main_are_tested_on_linux_and_macos():
     tests = loaded(GITHUB / "workflows" / "tests.yml")
     assert tests["on"] == {"pull_request": None, "push": {"branches": ["main"]}}
     assert {job["runs-on"] for job in tests["jobs"].values()} == {"ubuntu-latest", "macos-latest"}
@@ -52,7 +50,7 @@ def test_pull_requests_and_main_are_tested_on_linux_and_macos() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_a_workflow_may_read_and_no_more(path: Path) -> None:
+def test_a_workflow_may_read_and_no_more(path):
     """A job that may more says so itself, and no pull request from outside starts it."""
     workflow = loaded(path)
     assert workflow["permissions"] == {"contents": "read"}
@@ -62,7 +60,7 @@ def test_a_workflow_may_read_and_no_more(path: Path) -> None:
     assert "secrets." not in path.read_text("utf-8")
 
 
-def test_what_a_step_names_is_there() -> None:
+def test_what_a_step_names_is_there():
     makefile = (PROJECT / "Makefile").read_text("utf-8")
     for run in RUNS:
         for target in re.findall(r"\bmake ([\w./-]+)", run):
@@ -79,14 +77,14 @@ def test_what_a_step_names_is_there() -> None:
 # -- versions and limits ---------------------------------------------------------------------------
 
 
-def test_citation_is_of_this_version() -> None:
+def test_citation_is_of_this_version():
     citation = loaded(PROJECT / "CITATION.cff")
     assert (citation["cff-version"], citation["version"]) == ("1.2.0", VERSION)
     assert citation["authors"] == [{"name": "The llamapar authors"}]
     assert citation["license"] == PYPROJECT["project"]["license"]
 
 
-def test_the_recipe_is_of_this_version_and_has_its_limits() -> None:
+def test_the_recipe_is_of_this_version_and_has_its_limits():
     recipe = loaded(PROJECT / "recipe" / "recipe.yaml")
     assert recipe["context"] == {"version": VERSION, "python_min": PYTHON.removeprefix(">=")}
     (tool,) = map(Requirement, PYPROJECT["build-system"]["requires"])
@@ -110,7 +108,7 @@ def test_the_recipe_is_of_this_version_and_has_its_limits() -> None:
     assert recipe["about"]["summary"] == PYPROJECT["project"]["description"]
 
 
-def test_binder_and_colab_install_this_version() -> None:
+def test_binder_and_colab_install_this_version():
     *_, pip = loaded(PROJECT / "binder" / "environment.yml")["dependencies"]
     (binder,) = map(Requirement, pip["pip"])
     assert (str(binder.specifier), binder.extras) == (f"=={VERSION}", {"lab"})
@@ -135,7 +133,7 @@ BLANKS = {
 """What the first release fills in, with the words that stand for it: REPOSITORY is OWNER/NAME on GitHub."""
 
 
-def test_every_blank_is_known() -> None:
+def test_every_blank_is_known():
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=PROJECT,
@@ -143,7 +141,7 @@ def test_every_blank_is_known() -> None:
         text=True,
         check=True,
     )
-    found: dict[str, dict[str, int]] = {}
+    found = {}
     for name in listed.stdout.splitlines():
         path = PROJECT / name
         if (

@@ -1,7 +1,5 @@
 """llamapar/course/overlap_pictures.py: the clock against sums on paper, the two limits against lp.cost."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -28,7 +26,7 @@ def count(record: Overlap, name: str) -> int:
     return len(record.spans.get(name, ()))
 
 
-def test_with_many_tokens_only_the_first_weights_and_the_last_gradients_show() -> None:
+def test_with_many_tokens_only_the_first_weights_and_the_last_gradients_show():
     for zero in range(4):
         record = overlap(16384, zero=zero)
         last = record.spans["gradients are added up"][-1][2]
@@ -38,14 +36,14 @@ def test_with_many_tokens_only_the_first_weights_and_the_last_gradients_show() -
         assert record.waiting == pytest.approx(idle / ends(record)[1])
 
 
-def test_with_few_tokens_the_network_is_never_idle_and_the_gpu_waits() -> None:
+def test_with_few_tokens_the_network_is_never_idle_and_the_gpu_waits():
     record = overlap(64)
     sent = record.seconds("weights arrive", "gradients are added up")
     assert ends(record)[1] == pytest.approx(sent, rel=0.05)
     assert record.waiting > 0.8
 
 
-def test_what_travels_how_often_at_each_stage() -> None:
+def test_what_travels_how_often_at_each_stage():
     """Once a step, but ZeRO 2 adds up and ZeRO 3 also gathers for each micro-batch, forward and backward."""
     often = [
         (count(record, "weights arrive") / LAYERS, count(record, "gradients are added up") / LAYERS)
@@ -57,7 +55,7 @@ def test_what_travels_how_often_at_each_stage() -> None:
     assert reduced[0] == pytest.approx(reduced[1] + gathered), "an all-reduce is both halves"
 
 
-def test_tp_waits_in_every_layer_and_nothing_hides_it() -> None:
+def test_tp_waits_in_every_layer_and_nothing_hides_it():
     record = overlap(8192, tp=8)
     assert count(record, "waits for TP") == 2 * LAYERS
     cost = lp.cost("llama3-8b", tp=8, dp=64, zero=3, seq_len=8192, global_batch=64, recompute="none")
@@ -65,7 +63,7 @@ def test_tp_waits_in_every_layer_and_nothing_hides_it() -> None:
 
 
 @pytest.mark.parametrize(("tokens", "limited"), [(1, 3), (4096, 1)])
-def test_memory_limits_products_of_few_tokens_and_norms_always(tokens: int, limited: int) -> None:
+def test_memory_limits_products_of_few_tokens_and_norms_always(tokens, limited):
     record = roofline(tokens)
     assert len(record.limited) == limited
     assert "norms" in record.limited
@@ -77,7 +75,7 @@ def test_memory_limits_products_of_few_tokens_and_norms_always(tokens: int, limi
     )
 
 
-def test_a_picture_has_a_bar_for_each_span_and_its_words() -> None:
+def test_a_picture_has_a_bar_for_each_span_and_its_words():
     for record in (overlap(1024, tp=2, zero=1, micro_batches=2), roofline()):
         view = lp.view(record)
         assert sum(len(trace["x"]) for trace in view.spec["data"]) == sum(map(len, record.spans.values()))

@@ -1,7 +1,5 @@
 """`lp.watch` on the page without an install: its stand-in of torch, cell by cell against torch."""
 
-from __future__ import annotations
-
 import base64
 import importlib.util
 import json
@@ -9,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -114,7 +112,7 @@ BREAK = ("drop_all_reduce", "tile_kv", "contiguous_positions", "shards_out_of_or
 
 
 @pytest.fixture(scope="module")
-def on_standins(request: pytest.FixtureRequest) -> dict[str, Any]:
+def on_standins(request):
     """What the page's stand-in makes of every case."""
     deep = request.config.getoption("deep")
     cases = {name: case for name, case in CASES.items() if deep or name not in LONGER}
@@ -128,7 +126,7 @@ def on_standins(request: pytest.FixtureRequest) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.deep) if name in LONGER else name for name in CASES]
 )
-def test_every_rank_s_numbers_are_torch_s(on_standins: dict[str, Any], name: str) -> None:
+def test_every_rank_s_numbers_are_torch_s(on_standins, name):
     expected, found = watch_tapes.told(CASES[name]), on_standins[name]
     assert [step["line"] for step in found] == [step["line"] for step in expected]
     for ours, torchs in zip(found, expected, strict=True):
@@ -142,9 +140,7 @@ def test_every_rank_s_numbers_are_torch_s(on_standins: dict[str, Any], name: str
             assert len(own) == len(numbers)
 
 
-def test_an_edit_that_cannot_be_computed_and_a_fault_are_shown_where_they_begin(
-    on_standins: dict[str, Any],
-) -> None:
+def test_an_edit_that_cannot_be_computed_and_a_fault_are_shown_where_they_begin(on_standins):
     assert all(on_standins[name][-1]["error"] for name in RAISE)
     for name in (*RAISE, *BREAK):
         assert [step["fault"][0] for step in on_standins[name]].count("begins") == 1
@@ -174,7 +170,7 @@ Driven = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """Three recordings of those that a page has: its first film, a fault of it, and llama."""
     found = tmp_path_factory.mktemp("films")
     first = next(films.states())
@@ -184,7 +180,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def driven(folder: Path) -> Iterator[Driven]:
+def driven(folder):
     """Opens the page anew: what it shows at first and after each move, and the "problem" of the answer."""
     command = [sys.executable, "-P", "-c", DRIVE]
     pipe = subprocess.PIPE
@@ -192,9 +188,9 @@ def driven(folder: Path) -> Iterator[Driven]:
         assert page.stdin
         assert page.stdout
 
-        def drive(*moves: dict[str, Any], recorded: Path = folder) -> list[dict[str, Any]]:
+        def drive(*moves, recorded=folder):
             print(json.dumps([str(recorded), moves]), file=page.stdin, flush=True)
-            shown: list[dict[str, Any]] = [{}]
+            shown = [{}]
             for message in json.loads(page.stdout.readline()):
                 if "changes" in message:
                     shown.append({**shown[-1], "problem": None})
@@ -215,7 +211,7 @@ def phases(film: dict[str, Any]) -> set[str]:
     return {step["phase"] for step in film["steps"]}
 
 
-def test_a_recorded_state_has_its_backward_and_an_edit_runs_forward_and_says_so(driven: Driven) -> None:
+def test_a_recorded_state_has_its_backward_and_an_edit_runs_forward_and_says_so(driven):
     without = edit("attention", "return row_output(partial, mesh, setting)", "return partial")
     shown = driven({"source": without}, {"source": ""}, {"tp": 4}, {"phase": "backward"})
     first, edited, back, other, _ = shown
@@ -238,7 +234,7 @@ def test_a_recorded_state_has_its_backward_and_an_edit_runs_forward_and_says_so(
     assert "Forward only" in other["payload"]["says"]
 
 
-def test_the_forward_that_the_page_computes_is_the_recorded_one(driven: Driven, tmp_path: Path) -> None:
+def test_the_forward_that_the_page_computes_is_the_recorded_one(driven, tmp_path):
     (tmp_path / "index.json").write_text("[]")
     (recorded,), (computed,) = driven(), driven(recorded=tmp_path)
     steps = [step for step in recorded["film"]["steps"] if step["phase"] == "forward"]
@@ -252,7 +248,7 @@ def test_the_forward_that_the_page_computes_is_the_recorded_one(driven: Driven, 
             assert ours["ranks"][rank] | {"data": ""} == own | {"data": ""}
 
 
-def test_faults_are_shown_where_they_begin_recorded_or_not(driven: Driven) -> None:
+def test_faults_are_shown_where_they_begin_recorded_or_not(driven):
     shown = driven(
         {"case": "drop_all_reduce"},
         {"case": "", "program": "mlp"},
@@ -267,9 +263,7 @@ def test_faults_are_shown_where_they_begin_recorded_or_not(driven: Driven) -> No
     )
 
 
-def test_llama_is_a_recording_whose_edits_and_other_layouts_are_refused_with_the_reason(
-    driven: Driven,
-) -> None:
+def test_llama_is_a_recording_whose_edits_and_other_layouts_are_refused_with_the_reason(driven):
     shown = driven(
         {"tp": 1, "dp": 2},
         {"program": "llama"},
@@ -290,7 +284,7 @@ def test_llama_is_a_recording_whose_edits_and_other_layouts_are_refused_with_the
     assert other["payload"]["values"]["pp"] == 1
 
 
-def test_a_puzzle_is_solved_on_the_page_or_refused_where_gradients_judge_it(driven: Driven) -> None:
+def test_a_puzzle_is_solved_on_the_page_or_refused_where_gradients_judge_it(driven):
     case = OPENED["write_all_reduce"]
     shown = driven(
         {"case": "write_all_reduce"}, {"source": case.solved}, {"case": "write_backward_all_reduce"}
@@ -305,7 +299,7 @@ def test_a_puzzle_is_solved_on_the_page_or_refused_where_gradients_judge_it(driv
     assert refused["values"]["case"] == "write_all_reduce"
 
 
-def test_what_the_stand_in_has_not_is_named(driven: Driven) -> None:
+def test_what_the_stand_in_has_not_is_named(driven):
     moves = [
         {"source": edit("attention", "return row_output(", f"x = {call}\n    return row_output(")}
         for call in ("torch.einsum('bsd->bs', x)", "x.cumsum(1)", "F.gelu(x)")
@@ -316,7 +310,7 @@ def test_what_the_stand_in_has_not_is_named(driven: Driven) -> None:
         assert error == f"NotHere: {name} is not in this page's stand-in of torch; `make lab` runs it"
 
 
-def test_every_program_and_every_fault_has_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_program_and_every_fault_has_a_recording(monkeypatch):
     from llamapar.panels.watch_state import WATCHED
     from llamapar.programs import FAULTS
 

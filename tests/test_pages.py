@@ -1,7 +1,5 @@
 """README and the guide in docs/: their examples are run, their numbers and names are held to the code."""
 
-from __future__ import annotations
-
 import doctest
 import os
 import re
@@ -48,24 +46,24 @@ COMMANDS = [
 ]
 
 
-def test_readme_is_short() -> None:
+def test_readme_is_short():
     """What is longer has one of twelve pages in docs/."""
     assert len(README.read_text(encoding="utf-8").splitlines()) <= 90
     assert len(NAMES) <= 12
 
 
-def test_readmes_pictures_show_the_panels_as_they_are() -> None:
+def test_readmes_picture_is_of_the_panels_as_they_are():
     tool = runpy.run_path(str(PROJECT / "tools" / "screenshot.py"), run_name="screenshot")
-    assert tool["TAKEN"].read_text("utf-8").strip() == tool["shown"](), "take it anew: tools/screenshot.py"
+    assert tool["TAKEN"].read_text("utf-8").strip() == tool["sources"](), "take it anew: tools/screenshot.py"
 
 
-def test_readme_leads_to_every_page_of_the_guide() -> None:
+def test_readme_leads_to_every_page_of_the_guide():
     rows = re.findall(r"^\| \[.*\]\((docs/[\w-]+\.md)\) \|", README.read_text(encoding="utf-8"), re.MULTILINE)
     assert [PROJECT / row for row in rows] == GUIDE[1:]
 
 
 @pytest.mark.parametrize(("command", "output"), COMMANDS)
-def test_a_command_prints_what_the_page_shows(run: Any, command: str, output: str) -> None:
+def test_a_command_prints_what_the_page_shows(run, command, output):
     status, out, err = run(command.removeprefix("llamapar "))
     shown = output.removesuffix("…\n")  # a page may show the beginning
     printed = out if shown == output else out[: len(shown)]
@@ -75,7 +73,7 @@ def test_a_command_prints_what_the_page_shows(run: Any, command: str, output: st
     )
 
 
-def test_every_kind_of_command_has_an_example() -> None:
+def test_every_kind_of_command_has_an_example():
     shown = {str(param.values[0]).split()[1] for param in COMMANDS}
     wanted = ["check", "explain", "lesson", "loading", "memory", "model", "ranks", "run", "schedule"]
     assert sorted(shown) == wanted  # checkpoint: beside its tests
@@ -92,11 +90,11 @@ class Rounded(doctest.OutputChecker):
 
 
 @pytest.mark.parametrize("name", WITH_PYTHON)
-def test_python_prints_what_the_page_shows(name: str) -> None:
+def test_python_prints_what_the_page_shows(name):
     (page,) = (page for page in GUIDE if page.stem == name)
     parsed = doctest.DocTestParser().get_doctest("\n".join(blocks(page, "pycon")), {}, name, str(page), 0)
     assert parsed.examples
-    failures: list[str] = []
+    failures = []
     doctest.DocTestRunner(Rounded(), verbose=False).run(parsed, out=failures.append)
     assert not failures, "".join(failures)
 
@@ -115,7 +113,7 @@ PRINTS = {
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", PRINTS)
-def test_what_is_for_a_gpu_runs_on_the_cpu(tmp_path: Path, name: str) -> None:
+def test_what_is_for_a_gpu_runs_on_the_cpu(tmp_path, name):
     script = tmp_path / name
     script.write_text(GPU[name].replace("cuda", "cpu"))
     own = os.environ | {"PYTHONPATH": str(PROJECT)}
@@ -123,7 +121,7 @@ def test_what_is_for_a_gpu_runs_on_the_cpu(tmp_path: Path, name: str) -> None:
     assert PRINTS[name] in done.stdout, done.stdout + done.stderr
 
 
-def test_no_python_is_left_out() -> None:
+def test_no_python_is_left_out():
     assert [page.stem for page in GUIDE if blocks(page, "pycon")] == WITH_PYTHON
 
 
@@ -138,7 +136,7 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_numbers_are_printed(name: str) -> None:
+def test_numbers_are_printed(name):
     """A number in the prose stands in some example, and those are run, or on the page of
     measurements, which scripts write; names and code marks are free."""
     python = re.search(r'requires-python = ">=(.*)"', (PROJECT / "pyproject.toml").read_text())
@@ -153,7 +151,7 @@ def test_numbers_are_printed(name: str) -> None:
 
 
 @pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.stem)
-def test_names_are_there(page: Path) -> None:
+def test_names_are_there(page):
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"`lp\.(\w+)", text):
         assert name in lp.__all__, name
@@ -168,7 +166,7 @@ def framework_rows() -> list[str]:
     return [f"| `{f.name}` | {f.title} | `{f.repo}` | `{f.commit[:10]}` |" for f in JUDGES.values()]
 
 
-def test_tables_of_verdicts_and_frameworks() -> None:
+def test_tables_of_verdicts_and_frameworks():
     lines = VERDICTS_PAGE.read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     assert [row[0] for row in rows if row[0] in VERDICTS] == list(VERDICTS)

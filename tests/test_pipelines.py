@@ -1,8 +1,5 @@
 """Pipelines: what may be asked for, torch's own beside them, and ranks that wait for one another."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,7 +30,7 @@ def asked(program: Any = "llama", layout: Any = None, **options: Any) -> Any:
     return task.setting, notes
 
 
-def test_a_pipeline_has_defaults_that_every_schedule_can_do() -> None:
+def test_a_pipeline_has_defaults_that_every_schedule_can_do():
     for name in ORDERS:
         setting, _ = asked(schedule=name)
         assert (setting.micro_batches, setting.global_batch, setting.micro_batch) == (4, 8, 2)
@@ -43,7 +40,7 @@ def test_a_pipeline_has_defaults_that_every_schedule_can_do() -> None:
     assert asked(layout=Layout(), micro_batches=3)[0].schedule.ranks[0][:2] == (("F", 0, 0), ("B", 0, 0))
 
 
-def test_stages_of_a_rank_are_the_layouts_or_the_schedules_own() -> None:
+def test_stages_of_a_rank_are_the_layouts_or_the_schedules_own():
     setting, notes = asked(schedule="zbv")
     assert setting.layout.virtual_stages == 2
     assert notes[0] == "ZBV has 2 stages on a rank"
@@ -72,7 +69,7 @@ def test_stages_of_a_rank_are_the_layouts_or_the_schedules_own() -> None:
         ),
     ],
 )
-def test_what_no_pipeline_can_be_is_refused(options: dict[str, Any], what: str) -> None:
+def test_what_no_pipeline_can_be_is_refused(options, what):
     with pytest.raises(LlamaparError, match=what):
         asked(**options)
 
@@ -80,12 +77,12 @@ def test_what_no_pipeline_can_be_is_refused(options: dict[str, Any], what: str) 
 # -- torch's own pipelining as witness -------------------------------------------------------------
 
 
-def test_torchs_own_pipelining_makes_the_same_gradients(counts: Callable[[int, int, int], int]) -> None:
+def test_torchs_own_pipelining_makes_the_same_gradients(counts):
     layouts = (Layout(pp=2), Layout(tp=2, pp=2))
     for name in ("1f1b", "zbv") if counts(1, 2, 2) == 1 else torch_pipeline.SCHEDULES:
         for layout in layouts[: counts(1, 2, 2)]:
             # With several sequences torch's pipelining sends views, which gloo refuses.
-            known: Any = {"micro_batches": 4, "global_batch": 4, "seq_len": 8, "dtype": "float64"}
+            known = {"micro_batches": 4, "global_batch": 4, "seq_len": 8, "dtype": "float64"}
             result = lp.run("llama", MODEL, layout, schedule=name, engine="processes", device="cpu", **known)
             check_gradients(result, torch_pipeline.by_torch, rtol=1e-12)
 
@@ -98,7 +95,7 @@ def of_two(**options: Any) -> Result:
     return lp.run("llama", MODEL, Layout(pp=2), **{**known, **options})
 
 
-def test_ranks_that_wait_for_one_another_are_told_at_once_or_within_the_timeout() -> None:
+def test_ranks_that_wait_for_one_another_are_told_at_once_or_within_the_timeout():
     with pytest.raises(RankFailure, match="the pipeline stands still: no rank can go on") as told:
         of_two(fault="send_receive_crossed")
     waits = ("gradients of micro-batch 0 for stage 0", "activations of micro-batch 0 for stage 1")
@@ -111,7 +108,7 @@ def test_ranks_that_wait_for_one_another_are_told_at_once_or_within_the_timeout(
         assert f"the {wait} from rank {1 - rank}: rank {rank} arrived" in str(told.value)
 
 
-def test_a_table_that_cannot_run_is_refused_before() -> None:
+def test_a_table_that_cannot_run_is_refused_before():
     own = lp.Schedule.read(["0B0 0F0", "1F0 1B0"])
     with pytest.raises(LayoutError, match="0B0"):
         of_two(schedule=own, micro_batches=1)
@@ -122,7 +119,7 @@ def test_a_table_that_cannot_run_is_refused_before() -> None:
 
 
 @pytest.mark.parametrize("program", ["llama", "step"])
-def test_any_micro_batch_can_be_stepped_through(program: str) -> None:
+def test_any_micro_batch_can_be_stepped_through(program):
     layout, options = Layout(tp=2, pp=2, dp=2), {"micro_batches": 2, "seq_len": 8, "dtype": "float64"}
     whole = lp.run(program, MODEL, layout, **options)
     for number in (0, 1):

@@ -1,7 +1,5 @@
 """The check of plain code notices each kind of dense code, and only that."""
 
-from __future__ import annotations
-
 import ast
 import runpy
 from pathlib import Path
@@ -39,6 +37,6 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_each_kind_of_dense_code_is_counted_once_and_plain_code_is_not(name: str) -> None:
+def test_each_kind_of_dense_code_is_counted_once_and_plain_code_is_not(name):
     assert [len(list(RULES[name](ast.parse(code)))) for code in DENSE[name]] == [1] * len(DENSE[name])
     assert [code for code in PLAIN if list(RULES[name](ast.parse(code)))] == []

@@ -1,7 +1,5 @@
 """The search for a layout: closed forms against the functions that they stand for, and what is shown."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -49,14 +47,14 @@ def small(**changes: Any) -> Plan:
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe"])
-def test_the_bubble_is_the_tables(name: str) -> None:
+def test_the_bubble_is_the_tables(name):
     for pp, stages, many in itertools.product((2, 4, 8), (1, 2, 4), (1, 2, 3, 4, 8, 16)):
         waits = schedule_of(name, pp, stages, many).timeline(forward=1, backward=2).end - 3 * many * stages
         assert waits == 3 * bubble_of(pp, stages, many), (pp, stages, many)
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_a_walk_without_records_is_the_tables(name: str) -> None:
+def test_a_walk_without_records_is_the_tables(name):
     checked = 0
     for pp, stages, many in itertools.product((1, 2, 4), (1, 2, 3), (2, 5, 8)):
         with suppress(lp.LayoutError):  # not defined
@@ -67,7 +65,7 @@ def test_a_walk_without_records_is_the_tables(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe", *SPLIT])
-def test_many_rounds_end_as_their_whole_table_does(name: str) -> None:
+def test_many_rounds_end_as_their_whole_table_does(name):
     """Of unlike stages; only some of the rounds are walked."""
     for pp, stages, many in ((2, 2, 64), (4, 2, 76), (8, 2, 128)):
         if name == "interleaved-zero-bubble":
@@ -78,7 +76,7 @@ def test_many_rounds_end_as_their_whole_table_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_the_bubble_of_split_backwards_is_the_tables(name: str) -> None:
+def test_the_bubble_of_split_backwards_is_the_tables(name):
     checked = 0
     for pp, stages, many in itertools.product((1, 2, 4, 8), (1, 2, 4), (1, 2, 4, 8, 16, 32)):
         with suppress(lp.LayoutError):  # not defined
@@ -92,7 +90,7 @@ def test_the_bubble_of_split_backwards_is_the_tables(name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_no_account_of_memory_is_below_the_least(data: st.DataObject) -> None:
+def test_no_account_of_memory_is_below_the_least(data):
     """Else a layout that may fit would be lost: by the lower end of what is not known, whoever trains."""
     judge = data.draw(st.sampled_from(JUDGES))
     job = SIXTEEN
@@ -128,7 +126,7 @@ def every(judge: lp.Framework | None) -> list[Candidate]:
     return [*map(Candidate._make, candidates(SIXTEEN, Conditions(HARDWARE["h100-80gb"]), 16, judge))]
 
 
-def test_no_layout_that_passes_is_left_out() -> None:
+def test_no_layout_that_passes_is_left_out():
     """Every layout of sixteen ranks in the search's own choices that `check` passes and that may fit."""
     job = SIXTEEN.replace(gpus=16, gpu="h100-80gb")
     plain = [c for c in every(None) if (c.micro_batch, c.virtual_stages) == (1, 1)]
@@ -146,7 +144,7 @@ def test_no_layout_that_passes_is_left_out() -> None:
 # -- the plan --------------------------------------------------------------------------------------
 
 
-def test_layouts_are_the_fastest_first_and_each_passes_and_fits() -> None:
+def test_layouts_are_the_fastest_first_and_each_passes_and_fits():
     found = small()
     times = [(one.outcome == "tight", one.cost.step_seconds) for one in found.layouts]
     assert times == sorted(times)
@@ -166,7 +164,7 @@ def test_layouts_are_the_fastest_first_and_each_passes_and_fits() -> None:
         assert lp.cost("llama3-8b", lay, seq_len=8192, **options).step_seconds == one.cost.step_seconds
 
 
-def test_layouts_that_do_not_fit_take_no_place_from_those_that_may() -> None:
+def test_layouts_that_do_not_fit_take_no_place_from_those_that_may():
     """Of each degrees for which something may fit, one layout is listed, unless it is a slow one."""
     gpu, judge = {"base": "h100-80gb", "hbm_bytes": 24 * 2**30}, lp.FRAMEWORKS["megatron-lm"]
     job = {"gpus": 8, "seq_len": 8192, "global_batch": 16, "gpu": gpu}
@@ -184,7 +182,7 @@ def test_layouts_that_do_not_fit_take_no_place_from_those_that_may() -> None:
     assert len(may_fit) > 5
 
 
-def test_the_picture_s_axes_fit_its_points() -> None:
+def test_the_picture_s_axes_fit_its_points():
     """Layouts within some percent of each other fill the height: neither axis is made to begin at zero."""
     spec = lp.view(small()).spec
     for name in ("xaxis", "yaxis"):
@@ -193,14 +191,14 @@ def test_the_picture_s_axes_fit_its_points() -> None:
         assert axis.get("rangemode", "normal") != "tozero"
 
 
-def test_the_answer_is_the_same_every_time() -> None:
+def test_the_answer_is_the_same_every_time():
     again = lp.plan("llama3-8b", 8, seq_len=8192, global_batch=16)  # GPUs may be given by place
     assert again.asked == small().asked
     assert [one.as_dict() for one in again.layouts] == [one.as_dict() for one in small().layouts]
 
 
 @pytest.mark.parametrize("name", ["dualpipev", "flexible"])
-def test_what_a_schedule_is_not_made_for_is_left_out(name: str) -> None:
+def test_what_a_schedule_is_not_made_for_is_left_out(name):
     """Too few micro-batches for the one, a short last round for the other."""
     found = small(schedule=name, global_batch=24)
     assert found.layouts
@@ -226,7 +224,7 @@ def best_seconds(**job: Any) -> float:
 
 @settings(max_examples=5)
 @given(JOBS, st.floats(0.2, 1.0), st.floats(1.0, 2.0))
-def test_more_memory_never_loses_a_layout(job: dict[str, Any], share: float, more: float) -> None:
+def test_more_memory_never_loses_a_layout(job, share, more):
     size = round(HARDWARE["h100-80gb"].hbm_bytes * share)
     sizes = [size, round(size * more)]
     less, larger = (lp.plan(**job, gpu={"base": "h100-80gb", "hbm_bytes": n}, top=3) for n in sizes)
@@ -240,19 +238,19 @@ def test_more_memory_never_loses_a_layout(job: dict[str, Any], share: float, mor
 
 @settings(max_examples=5)
 @given(JOBS, st.sampled_from(["net_rate", "link_rate", "hbm_rate", "bfloat16"]), st.floats(1.0, 4.0))
-def test_no_plan_is_slower_on_faster_hardware(job: dict[str, Any], field: str, more: float) -> None:
+def test_no_plan_is_slower_on_faster_hardware(job, field, more):
     faster = {"base": "h100-80gb", field: getattr(HARDWARE["h100-80gb"], field) * more}
     assert best_seconds(**job, gpu=faster) <= best_seconds(**job) * (1 + 1e-12)
 
 
 @settings(max_examples=5)
 @given(JOBS)
-def test_no_plan_is_slower_on_twice_the_gpus(job: dict[str, Any]) -> None:
+def test_no_plan_is_slower_on_twice_the_gpus(job):
     twice = job | {"gpus": 2 * job["gpus"]}
     assert best_seconds(**twice) <= best_seconds(**job)
 
 
-def test_why_a_layout_loses() -> None:
+def test_why_a_layout_loses():
     found = small()
     assert found.layouts[0].why == "the fastest"
     told = found.why(lp.Layout(tp=8), 1, "none")
@@ -262,13 +260,13 @@ def test_why_a_layout_loses() -> None:
     assert "GiB" in large.why(lp.Layout(tp=8, dp=8), 1, "none")
 
 
-def test_the_frontier_falls_in_memory() -> None:
+def test_the_frontier_falls_in_memory():
     sizes = [one.memory_bytes for one in small().frontier]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] == small().best.memory_bytes
 
 
-def test_a_plan_says_how_many_may_not_fit() -> None:
+def test_a_plan_says_how_many_may_not_fit():
     found = small()
     n = sum(one.outcome == "undecided" for one in found.layouts)
     assert n
@@ -279,7 +277,7 @@ def test_a_plan_says_how_many_may_not_fit() -> None:
     assert "may not fit" not in str(small(framework="torchtitan@2026-05"))
 
 
-def test_a_comparison_sums_to_its_net() -> None:
+def test_a_comparison_sums_to_its_net():
     """Losses, gains and others are all of it; what is nearer than the measured error is a tie."""
     found = small()
     best = found.best.cost
@@ -292,7 +290,7 @@ def test_a_comparison_sums_to_its_net() -> None:
         assert (one.place == "1=") == ("a tie" in end and one.outcome != "tight")
 
 
-def test_what_takes_from_the_headroom_comes_last_and_is_marked() -> None:
+def test_what_takes_from_the_headroom_comes_last_and_is_marked():
     for headroom, free in ((0.2, 0.2 * HARDWARE["h100-80gb"].hbm_bytes), (30.0, 30 * 2**30)):
         found = small(headroom=headroom, framework="torchtitan")
         room = HARDWARE["h100-80gb"].hbm_bytes
@@ -309,7 +307,7 @@ def test_what_takes_from_the_headroom_comes_last_and_is_marked() -> None:
         small(headroom=-1)
 
 
-def test_a_layout_that_is_not_searched_says_why() -> None:
+def test_a_layout_that_is_not_searched_says_why():
     job = {"layout": lp.Layout(dp=8, zero=3), "micro_batch": 1, "recompute": "full"}
     assert "not searched" not in small().why(**job)
     assert small(framework="nanotron").why(**job).endswith("not searched: nanotron has no ZeRO 3, but 0, 1")
@@ -323,7 +321,7 @@ def test_a_layout_that_is_not_searched_says_why() -> None:
     assert small().why(**job | {"micro_batch": 8}).endswith("order stays tp-cp-pp-dp in the search")
 
 
-def test_copies_of_the_shards_are_searched() -> None:
+def test_copies_of_the_shards_are_searched():
     """HSDP of a large group: reductions stay in a part of it, and the step is no slower for it."""
     found = lp.plan("llama3-8b", gpus=256, seq_len=8192, global_batch=256, framework="torchtitan", top=50)
     copied = [one for one in found.layouts if one.layout.dp_replicate > 1]
@@ -334,8 +332,8 @@ def test_copies_of_the_shards_are_searched() -> None:
     assert all(one < other * 1.01 for one, other in seconds)
 
 
-def test_a_search_can_be_watched_and_stopped() -> None:
-    seen: list[tuple[int, int]] = []
+def test_a_search_can_be_watched_and_stopped():
+    seen = []
     watched = {"progress": lambda *now: seen.append(now), "cancel": lambda: len(seen) > 20}
     found = lp.plan("llama3-8b", **SMALL, **watched)
     assert (found.complete, len(seen)) == (False, 21)
@@ -352,7 +350,7 @@ META: dict[str, Any] = {"gpus": 16384, "seq_len": 8192, "global_batch": 2048}
 
 @settings(max_examples=10, deadline=None)
 @given(st.sampled_from(JUDGES), st.data())
-def test_why_and_memory_agree(judge: lp.Framework | None, data: st.DataObject) -> None:
+def test_why_and_memory_agree(judge, data):
     """A plan refuses nothing that `lp.memory` calls undecided, and nothing else fits in its words."""
     found = planned(judge)
     job = data.draw(st.sampled_from(every(None))).job(found.asked.job)
@@ -369,7 +367,7 @@ def planned(judge: lp.Framework | None) -> Plan:
     return lp.plan("llama3-8b", gpus=16, seq_len=4096, global_batch=64, framework=judge, top=1)
 
 
-def test_every_divisor_is_tried_as_virtual_stages() -> None:
+def test_every_divisor_is_tried_as_virtual_stages():
     """NVIDIA's 70B has pp=4 and five virtual stages of 80 layers; Meta's 405B counts both ends in."""
     for name, pp, several in (("llama3.1-70b", 4, {1, 2, 4, 5, 10, 20}), ("llama3.1-405b", 16, {1, 2, 4, 8})):
         job = Job.of(name, lp.Layout(), seq_len=8192, global_batch=128)
@@ -378,7 +376,7 @@ def test_every_divisor_is_tried_as_virtual_stages() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, one in lp.FRAMEWORKS.items() if one.trains])
-def test_only_what_the_trainer_has_is_tried(name: str) -> None:
+def test_only_what_the_trainer_has_is_tried(name):
     judge = lp.FRAMEWORKS[name]
     for one in every(judge):
         assert one.zero in judge.zero or one.dp * one.cp == 1
@@ -390,7 +388,7 @@ def test_only_what_the_trainer_has_is_tried(name: str) -> None:
     assert "zero" in judge.sources or fsdp or name == "internevo"
 
 
-def test_megatrons_flags_for_both_ends_are_tried() -> None:
+def test_megatrons_flags_for_both_ends_are_tried():
     """126 layers split evenly over two ranks at most; with both ends counted in they split as Meta's."""
     found = lp.plan("llama3.1-405b", **META, framework="megatron", top=5)
     deep = next(one for one in found.layouts if one.layout.pp > 2)
@@ -412,7 +410,7 @@ ZEROS = {"fsdp": 3, "zero1": 1}
 @pytest.mark.parametrize(
     "gpus", [8, *(pytest.param(gpus, marks=pytest.mark.soak) for gpus in (64, 256, 1024, 16384))]
 )
-def test_no_layout_of_another_optimizer_is_faster(gpus: int) -> None:
+def test_no_layout_of_another_optimizer_is_faster(gpus):
     """zhebrak's, for the same jobs, from each of its starts: a fixture of what its own code answered."""
     rows = json.loads((ORACLES / "plans.json").read_text())["rows"]
     rows = [row for row in rows if row["success"] and row["gpus"] == gpus]
@@ -429,11 +427,11 @@ def test_no_layout_of_another_optimizer_is_faster(gpus: int) -> None:
         assert best.cost.step_seconds <= theirs.step_seconds, row
 
 
-def test_a_head_that_outweighs_the_layers_is_not_hidden_in_a_pipeline() -> None:
+def test_a_head_that_outweighs_the_layers_is_not_hidden_in_a_pipeline():
     """Else estimates of long pipelines come first, and what is faster is never judged."""
     small = lp.ModelConfig(
         name="small", dim=576, n_layers=30, n_heads=9, n_kv_heads=3, ffn_dim=1536, vocab_size=49152
     )
-    known: dict[str, Any] = {"seq_len": 2048, "global_batch": 512}
+    known = {"seq_len": 2048, "global_batch": 512}
     chosen = lp.cost(small, lp.Layout(dp=32), micro_batch=8, recompute="none", **known)
     assert lp.plan(small, gpus=32, **known).best.cost.step_seconds <= chosen.step_seconds

@@ -1,7 +1,5 @@
 """The pool of rank processes: what it answers, and that no failure goes unexplained or leaves a process."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging
@@ -14,7 +12,7 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
 
 @pytest.fixture
-def times(counts: Callable[[int, int, int], int]) -> range:
+def times(counts):
     """How often a failure is provoked."""
     return range(counts(1, 2, 20))
 
@@ -111,8 +109,8 @@ def failure(ranks: Pool, function: Callable[..., Any], **settings: Any) -> RankF
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def test_arguments_tensors_and_what_is_printed_travel() -> None:
-    def add(context: Any, x: torch.Tensor, n: int) -> torch.Tensor:
+def test_arguments_tensors_and_what_is_printed_travel():
+    def add(context, x, n):
         print("rank", context.rank)
         return x + n * context.rank
 
@@ -123,8 +121,8 @@ def test_arguments_tensors_and_what_is_printed_travel() -> None:
         assert answer.output == f"rank {rank}\n"
 
 
-def test_warnings_logs_and_words_of_children_are_told() -> None:
-    def speak(context: Any, n: int) -> None:
+def test_warnings_logs_and_words_of_children_are_told():
+    def speak(context, n):
         logging.getLogger("of a user").warning("first %d", n)
         warnings.warn("second", stacklevel=1)
         handler = logging.StreamHandler(sys.__stderr__)  # as one that a library made when it was imported
@@ -142,7 +140,7 @@ def test_warnings_logs_and_words_of_children_are_told() -> None:
     assert [answer.stderr for answer in ranks.run(where)] == ["", ""]
 
 
-def test_the_ranks_stay_warm_and_share_the_cores() -> None:
+def test_the_ranks_stay_warm_and_share_the_cores():
     ranks = pool(4)
     before = pids(ranks)
     ranks.run(lambda context: context.rank if dist.new_group([0, 1]) else None)
@@ -153,7 +151,7 @@ def test_the_ranks_stay_warm_and_share_the_cores() -> None:
     assert psutil.Process(pool_module._server.process.pid).num_threads() == 1, "it can fork soundly"
 
 
-def test_modules_of_the_kernel_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_the_kernel_are_found(tmp_path, monkeypatch):
     (tmp_path / "of_a_user.py").write_text("def answer(context):\n    return 42\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     import of_a_user
@@ -161,7 +159,7 @@ def test_modules_of_the_kernel_are_found(tmp_path: Path, monkeypatch: pytest.Mon
     assert [answer.value for answer in pool(2).run(of_a_user.answer)] == [42, 42]
 
 
-def test_one_pool_is_kept_for_the_same_arguments() -> None:
+def test_one_pool_is_kept_for_the_same_arguments():
     first = pool(2)
     old = pids(first)
     assert pool(2) is first
@@ -195,7 +193,7 @@ PREPARING = """
 
 
 @pytest.mark.soak
-def test_cuda_is_asked_for_nothing_before_the_fork(tmp_path: Path) -> None:
+def test_cuda_is_asked_for_nothing_before_the_fork(tmp_path):
     """Whoever has asked CUDA cannot use it after a fork; NVML, which can be asked, does not know MIG."""
     done = subprocess.run(
         script(tmp_path, PREPARING), capture_output=True, text=True, check=False, timeout=100
@@ -209,8 +207,8 @@ def test_cuda_is_asked_for_nothing_before_the_fork(tmp_path: Path) -> None:
 # -- a rank that raises ----------------------------------------------------------------------------
 
 
-def test_the_first_to_raise_is_told_from_those_that_wait(times: range) -> None:
-    def fail(context: Any) -> float:
+def test_the_first_to_raise_is_told_from_those_that_wait(times):
+    def fail(context):
         return 1 / 0 if context.rank == 2 else meet(context)
 
     for _ in times:
@@ -230,8 +228,8 @@ def test_the_first_to_raise_is_told_from_those_that_wait(times: range) -> None:
         in_order(ranks)
 
 
-def test_the_cause_is_who_raised_first_not_who_has_the_lowest_rank() -> None:
-    def raised(error: str, at: float) -> Reply:
+def test_the_cause_is_who_raised_first_not_who_has_the_lowest_rank():
+    def raised(error, at):
         return Reply(False, None, error, "", at, "", "")
 
     notes = [RankStatus(1, (0, 1, 2), HERE), RankStatus(0, (), ""), RankStatus(0, (), "")]
@@ -240,8 +238,8 @@ def test_the_cause_is_who_raised_first_not_who_has_the_lowest_rank() -> None:
     assert str(stopped.error) == f"rank 0 was waiting in {HERE} when rank 2 raised ValueError: early"
 
 
-def test_a_rank_that_finishes_and_one_that_computes_are_told_apart() -> None:
-    def fail(context: Any) -> str:
+def test_a_rank_that_finishes_and_one_that_computes_are_told_apart():
+    def fail(context):
         if context.rank == 0:
             raise SystemExit("enough")
         if context.rank == 2:
@@ -260,9 +258,7 @@ def test_a_rank_that_finishes_and_one_that_computes_are_told_apart() -> None:
     assert [answer.value for answer in answers] == [None, "done", None, "done"]
 
 
-def test_a_call_that_nobody_announced_is_waited_for_no_longer_than_patience(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_call_that_nobody_announced_is_waited_for_no_longer_than_patience(monkeypatch):
     monkeypatch.setattr(pool_module, "PATIENCE", 0.5)
     answers = pool(2).run(lambda context: dist.all_reduce(torch.ones(1)) if context.rank else 1 / 0)
     assert text_of(answers[1].error) == (
@@ -271,12 +267,12 @@ def test_a_call_that_nobody_announced_is_waited_for_no_longer_than_patience(
     assert isinstance(answers[1].error, PeerError)
 
 
-def test_all_errors_are_collected_and_what_cannot_travel_is_told_in_words() -> None:
+def test_all_errors_are_collected_and_what_cannot_travel_is_told_in_words():
     class Odd(Exception):
-        def __init__(self, a: int, b: int):
+        def __init__(self, a, b):
             super().__init__("odd")
 
-    def fail(context: Any) -> Any:
+    def fail(context):
         time.sleep(0.5 * (3 - context.rank))  # longer than one rank starts after another on a busy machine
         if context.rank == 0:
             raise Odd(1, 2)
@@ -297,8 +293,8 @@ def test_all_errors_are_collected_and_what_cannot_travel_is_told_in_words() -> N
 # -- a rank that dies ------------------------------------------------------------------------------
 
 
-def test_a_killed_rank_is_named(times: range) -> None:
-    def die(context: Any) -> float:
+def test_a_killed_rank_is_named(times):
+    def die(context):
         if context.rank == 2:
             while not all(context._slots.read(rank).text for rank in (0, 1, 3)):
                 time.sleep(0.01)
@@ -320,8 +316,8 @@ def test_a_killed_rank_is_named(times: range) -> None:
         in_order(ranks)
 
 
-def test_a_rank_that_leaves_is_named_with_its_last_words() -> None:
-    def leave(context: Any) -> float:
+def test_a_rank_that_leaves_is_named_with_its_last_words():
+    def leave(context):
         if context.rank == 1:
             os.write(2, b"terminate called\n")
             os._exit(3)
@@ -334,7 +330,7 @@ def test_a_rank_that_leaves_is_named_with_its_last_words() -> None:
         )
 
 
-def test_a_rank_that_died_between_runs_is_replaced(times: range) -> None:
+def test_a_rank_that_died_between_runs_is_replaced(times):
     for _ in times:
         ranks = pool(2)
         victim = pids(ranks)[1]
@@ -352,7 +348,7 @@ def start_child(context: Any) -> int:
 
 
 @pytest.mark.parametrize("how", few(["closed", "rank killed", "server killed"], 1))
-def test_what_a_rank_started_ends_with_it(how: str, times: range) -> None:
+def test_what_a_rank_started_ends_with_it(how, times):
     for _ in times:
         with Pool(2) as ranks:
             started = [answer.value for answer in ranks.run(start_child)]
@@ -368,7 +364,7 @@ def test_what_a_rank_started_ends_with_it(how: str, times: range) -> None:
 
 
 @pytest.mark.soak
-def test_a_server_that_was_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, times: range) -> None:
+def test_a_server_that_was_stopped_is_not_waited_for(monkeypatch, times):
     monkeypatch.setattr(server_module, "STOP", 1.0)
     for _ in times:
         ranks = pool(2)
@@ -382,7 +378,7 @@ def test_a_server_that_was_stopped_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.soak
-def test_the_servers_death_is_survived(times: range) -> None:
+def test_the_servers_death_is_survived(times):
     for _ in times[:5]:
         ranks = pool(2)
         old = pids(ranks)
@@ -403,8 +399,8 @@ def test_the_servers_death_is_survived(times: range) -> None:
 # -- a collective that a rank never joins ----------------------------------------------------------
 
 
-def test_a_time_out_says_who_arrived_where(times: range) -> None:
-    def skip(context: Any) -> float:
+def test_a_time_out_says_who_arrived_where(times):
+    def skip(context):
         return 0.0 if context.rank == 2 else meet(context)
 
     for _ in times:
@@ -421,8 +417,8 @@ def test_a_time_out_says_who_arrived_where(times: range) -> None:
         in_order(ranks)
 
 
-def test_a_time_out_knows_the_groups() -> None:
-    def cross(context: Any) -> None:
+def test_a_time_out_knows_the_groups():
+    def cross(context):
         if context.rank == 3:
             time.sleep(60)
         groups = {0: ("tp", [0, 1]), 1: ("cp", [1, 3]), 2: ("cp", [0, 2])}
@@ -445,8 +441,8 @@ def test_a_time_out_knows_the_groups() -> None:
     ]
 
 
-def test_a_rank_that_never_returns_is_given_up_though_none_waits(times: range) -> None:
-    def sleep(context: Any) -> None:
+def test_a_rank_that_never_returns_is_given_up_though_none_waits(times):
+    def sleep(context):
         if context.rank == 1:
             return
         if context.rank == 0:
@@ -476,15 +472,15 @@ def test_a_rank_that_never_returns_is_given_up_though_none_waits(times: range) -
         in_order(ranks)
 
 
-def test_a_higher_timeout_lets_a_rank_compute() -> None:
+def test_a_higher_timeout_lets_a_rank_compute():
     with pytest.raises(RankFailure, match=r"\n  try  timeout=0\.8 if a rank only computes for long$"):
         pool(2).run(lambda context: time.sleep(0.7), timeout=0.4)
     answers = pool(2).run(lambda context: time.sleep(0.7), timeout=0.8)
     assert [answer.error for answer in answers] == [None, None]
 
 
-def test_a_note_is_progress() -> None:
-    def talk(context: Any) -> float:
+def test_a_note_is_progress():
+    def talk(context):
         for _ in range(8 if context.rank else 0):
             context.note("")
             time.sleep(0.2)
@@ -493,7 +489,7 @@ def test_a_note_is_progress() -> None:
     assert [answer.value for answer in pool(2).run(talk, timeout=0.6)] == [1, 1]
 
 
-def test_a_kernel_that_was_stopped_has_not_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_was_stopped_has_not_waited(monkeypatch):
     clock = iter([0.0, 0.0, 0.5, 1.0, 900.0, 900.5, 901.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     still = Quiet()
@@ -514,7 +510,7 @@ def stuck(context: Any) -> None:
 
 
 @pytest.fixture
-def interruptible() -> Iterator[None]:
+def interruptible():
     """SIGINT as Python has it by default: a shell may have started the tests with the signal ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -522,7 +518,7 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_ends_the_run(times: range) -> None:
+def test_an_interrupt_ends_the_run(times):
     for _ in times:
         ranks = pool(4)
         old = pids(ranks)
@@ -535,7 +531,7 @@ def test_an_interrupt_ends_the_run(times: range) -> None:
         in_order(ranks)
 
 
-def test_a_run_can_be_cancelled(times: range) -> None:
+def test_a_run_can_be_cancelled(times):
     said = f"the run was cancelled\n  why  ranks 0, 2: computing; ranks 1, 3: waiting in {HERE}"
     for _ in times:
         ranks = pool(4)
@@ -546,7 +542,7 @@ def test_a_run_can_be_cancelled(times: range) -> None:
         in_order(ranks)
 
 
-def test_close_leaves_nothing_behind() -> None:
+def test_close_leaves_nothing_behind():
     ranks = pool(4)
     old, folder = pids(ranks), Path(ranks._folder)
     assert folder.is_dir()
@@ -555,10 +551,10 @@ def test_close_leaves_nothing_behind() -> None:
     assert not folder.exists()
 
 
-def test_one_run_at_a_time() -> None:
+def test_one_run_at_a_time():
     ranks, said = pool(2), []
 
-    def other() -> None:
+    def other():
         with pytest.raises(LlamaparError, match=r"^the ranks are busy\n  why  a run in another thread"):
             ranks.run(where)
         said.append("refused")
@@ -597,7 +593,7 @@ BUSY = """
 
 
 @pytest.mark.soak
-def test_nothing_outlives_a_killed_kernel(tmp_path: Path, times: range) -> None:
+def test_nothing_outlives_a_killed_kernel(tmp_path, times):
     for _ in times:
         with subprocess.Popen(script(tmp_path, BUSY), stdout=subprocess.PIPE, text=True) as kernel:
             *found, folder = kernel.stdout.readline().split()
@@ -622,7 +618,7 @@ STARTING = """
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Path:
+def begun(tmp_path):
     """Made by `slow`, a module that never comes to the end of its import, in place of torch that is slow."""
     path = tmp_path / "begun"
     (tmp_path / "slow.py").write_text(textwrap.dedent(SLOW.format(begun=str(path))))
@@ -630,9 +626,7 @@ def begun(tmp_path: Path) -> Path:
 
 
 @pytest.mark.soak
-def test_a_kernel_killed_while_its_server_imports_leaves_nothing(
-    tmp_path: Path, begun: Path, times: range
-) -> None:
+def test_a_kernel_killed_while_its_server_imports_leaves_nothing(tmp_path, begun, times):
     for _ in times:
         begun.unlink(missing_ok=True)
         with subprocess.Popen(script(tmp_path, STARTING)) as kernel:
@@ -646,14 +640,14 @@ def test_a_kernel_killed_while_its_server_imports_leaves_nothing(
 
 
 @pytest.mark.soak
-def test_a_run_is_cancelled_while_the_server_imports(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_cancelled_while_the_server_imports(begun, monkeypatch):
     monkeypatch.syspath_prepend(str(begun.parent))
     monkeypatch.setattr(pool_module, "_server", None)
     with pytest.raises(Cancelled, match=r"^the run was cancelled\n  why  torch was still being imported for"):
         Pool(2, preload=("slow",)).run(where, cancel=begun.exists)
 
 
-def test_a_fork_of_the_kernel_leaves_the_ranks_alone() -> None:
+def test_a_fork_of_the_kernel_leaves_the_ranks_alone():
     ranks = pool(2)
     old = pids(ranks)
     reading, writing = os.pipe()
@@ -675,7 +669,7 @@ def test_a_fork_of_the_kernel_leaves_the_ranks_alone() -> None:
     assert pids(ranks) == old
 
 
-def test_the_ranks_listen_on_loopback_only() -> None:
+def test_the_ranks_listen_on_loopback_only():
     ranks = pool(4)
     in_order(ranks)
     listening = [
@@ -691,12 +685,12 @@ def test_the_ranks_listen_on_loopback_only() -> None:
 # -- wrong use -------------------------------------------------------------------------------------
 
 
-def test_gpus_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_taken_in_turn(monkeypatch):
     monkeypatch.setattr("llamapar.spmd.compat.gpus", lambda: 2)
     assert Pool(4, device="cuda").spec.devices == (0, 1)
 
 
-def test_a_function_that_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_that_cannot_be_sent_is_refused(monkeypatch):
     lock = threading.Lock()
     told = (
         "the function cannot be sent to the ranks\n"
@@ -711,7 +705,7 @@ def test_a_function_that_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.soak
-def test_a_module_that_the_server_cannot_import_is_named() -> None:
+def test_a_module_that_the_server_cannot_import_is_named():
     told = (
         "the process that starts the ranks could not start\n"
         "  why  ModuleNotFoundError: No module named 'no_such_module'"
@@ -724,7 +718,7 @@ def test_a_module_that_the_server_cannot_import_is_named() -> None:
 # -- small parts -----------------------------------------------------------------------------------
 
 
-def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_note_is_read_as_it_was_written(tmp_path):
     slots = Slots(str(tmp_path / "slots"), 64)
     reader = Slots(str(tmp_path / "slots"), 64)
     assert reader.read(63) == (0, (), "", 0)
@@ -739,7 +733,7 @@ def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert reader.read(63) == (5, ranks, text, 0)
 
 
-def test_notes_have_their_room_on_the_disk(tmp_path: Path) -> None:
+def test_notes_have_their_room_on_the_disk(tmp_path):
     """A hole would be filled when a rank writes, and end its process where the disk is full by then."""
     Slots(str(tmp_path / "slots"), 64)
     Slots(str(tmp_path / "slots"), 64).write(63, HERE)
@@ -748,8 +742,8 @@ def test_notes_have_their_room_on_the_disk(tmp_path: Path) -> None:
     assert found.st_blocks * 512 >= found.st_size
 
 
-def test_a_disk_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: str, world: int) -> None:
+def test_a_disk_that_is_full_is_told(monkeypatch):
+    def full(path, world):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(pool_module, "Slots", full)
@@ -760,7 +754,7 @@ def test_a_disk_that_is_full_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         Pool(2).run(where)
 
 
-def test_the_words_for_an_end() -> None:
+def test_the_words_for_an_end():
     assert ending(0) == "exited with status 0"
     assert ending(-11) == "was killed by SIGSEGV"
     assert ending(-40) == "was killed by signal 40"

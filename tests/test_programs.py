@@ -4,12 +4,9 @@ Each run is compared with its reference by `lp.run` itself; here stand the layou
 do not go through that comparison: runs compared with one another, and formulas written out again.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,7 +95,7 @@ def of_program(program: str) -> list[Case]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_float64_equals_the_reference(program: str, counts: Callable[[int, int, int], int]) -> None:
+def test_float64_equals_the_reference(program, counts):
     for case in drawn(of_program(program), counts(3, 8, len(GRID))):
         result = case.run(program)
         assert result.ok, f"{case}\n{result}"
@@ -107,9 +104,7 @@ def test_float64_equals_the_reference(program: str, counts: Callable[[int, int, 
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 5e-2)])
-def test_narrow_floats_equal_the_reference_within_their_tolerance(
-    dtype: str, tolerance: float, sample: Callable[[list[Case], int], list[Case]]
-) -> None:
+def test_narrow_floats_equal_the_reference_within_their_tolerance(dtype, tolerance, sample):
     wide = [case for case in GRID[::6] if case.layout.cp > 1]
     for case in sample(wide, 2):
         for program in ("block", "loss"):
@@ -126,7 +121,7 @@ def test_narrow_floats_equal_the_reference_within_their_tolerance(
     Case(small(5, n_heads=5, dim=37, ffn_dim=95), Layout(tp=5, cp=2, order="pp-cp-dp-tp"), {"seq_len": 20}),
     Case(small(1), Layout(tp=4), {"kv_replication": True}),
 ], ids=str)  # fmt: skip
-def test_degrees_that_are_no_powers_of_two(case: Case) -> None:
+def test_degrees_that_are_no_powers_of_two(case):
     assert case.run("llama").ok
 
 
@@ -135,9 +130,7 @@ BESIDE_WEIGHTS = {"qkv_bias": ("bq", "bk", "bv"), "o_bias": ("bo",), "qk_norm": 
 
 @pytest.mark.parametrize("program", ["attention", "block", "llama"])
 @pytest.mark.parametrize("fields", [("qkv_bias",), ("qk_norm",), tuple(BESIDE_WEIGHTS)], ids="-".join)
-def test_biases_and_norms_of_heads(
-    program: str, fields: tuple[str, ...], counts: Callable[[int, int, int], int]
-) -> None:
+def test_biases_and_norms_of_heads(program, fields, counts):
     """As in Qwen2 and Qwen3. Biases of zero change nothing, to the bit."""
     for case in drawn(of_program("attention"), counts(1, 8, len(GRID))):
         plain = small(case.model.n_kv_heads)
@@ -157,7 +150,7 @@ def test_biases_and_norms_of_heads(
 
 
 @pytest.mark.parametrize("sp", [False, True])
-def test_gradients_of_a_norm_of_heads_are_summed_over_tp(sp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_of_a_norm_of_heads_are_summed_over_tp(sp, monkeypatch):
     """Each rank's part is of its own heads, with sequence parallelism and without."""
     layout = Layout(tp=2, sequence_parallel=sp)
     assert lp.run("attention", small().replace(qk_norm=True), layout, dtype="float64").ok
@@ -167,7 +160,7 @@ def test_gradients_of_a_norm_of_heads_are_summed_over_tp(sp: bool, monkeypatch: 
     assert off == {"q_norm", "k_norm"}
 
 
-def test_metas_attention_refuses_what_it_leaves_out() -> None:
+def test_metas_attention_refuses_what_it_leaves_out():
     for more in BESIDE_WEIGHTS:
         model = small(name="it").replace(**{more: True})
         with pytest.raises(lp.LlamaparError, match=r"^it has biases or QK norms, which meta_attention") as no:
@@ -175,10 +168,10 @@ def test_metas_attention_refuses_what_it_leaves_out() -> None:
         assert no.value.field == "model"
 
 
-def test_a_program_of_ones_own_takes_what_stands_beside_its_weights() -> None:
-    seen: list[set[str]] = []
+def test_a_program_of_ones_own_takes_what_stands_beside_its_weights():
+    seen = []
 
-    def mine(mesh: Any, setting: Any, x: Tensor, wq: Tensor, **more: Tensor) -> dict[str, Tensor]:
+    def mine(mesh, setting, x, wq, **more):
         seen.append(set(more))
         return {"y": x @ wq.mT}
 
@@ -188,7 +181,7 @@ def test_a_program_of_ones_own_takes_what_stands_beside_its_weights() -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_llama_of_two_layers_in_every_axis_at_once(tied: bool, soak: bool) -> None:
+def test_llama_of_two_layers_in_every_axis_at_once(tied, soak):
     for order in ("tp-cp-pp-dp", "dp-cp-tp-pp", "cp-dp-pp-tp") if soak else ("dp-cp-tp-pp",):
         layout = Layout(tp=2, cp=2, dp=2, order=order)
         result = lp.run("llama", small(n_layers=2, tied=tied), layout, dtype="float64", seq_len=16)
@@ -197,7 +190,7 @@ def test_llama_of_two_layers_in_every_axis_at_once(tied: bool, soak: bool) -> No
         assert "layers.1.feed_forward.w2.weight" in result.gradient_errors
 
 
-def test_a_tied_embedding_gets_both_gradients() -> None:
+def test_a_tied_embedding_gets_both_gradients():
     """The lookup's and the head's: a model with the same two tensors untied has them apart."""
     model, case = small(4), Case(small(4), Layout(tp=4, cp=2), {"seq_len": 16})
     rows = randoms({"rows": (model.vocab_size, model.dim)})["rows"]
@@ -226,7 +219,7 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 @pytest.mark.parametrize("chunking", ["head-tail", "contiguous"])
 @pytest.mark.parametrize("documents", [None, (3, 30, 31)])
-def test_ring_equals_all_gather(chunking: str, documents: tuple[int, ...] | None) -> None:
+def test_ring_equals_all_gather(chunking, documents):
     case = Case(small(), Layout(cp=4, tp=2), {"seq_len": 64, "chunking": chunking, "documents": documents})
     ring, gathered = case.run("attention", cp_method="ring"), case.run("attention")
     assert ring.ok
@@ -266,7 +259,7 @@ TRADED = [
 """Layouts whose CP ranks trade heads: all of them, or groups of 2 or 4 that then form a ring."""
 
 
-def test_ulysses_is_one_process_in_both_engines(counts: Callable[[int, int, int], int]) -> None:
+def test_ulysses_is_one_process_in_both_engines(counts):
     """Outputs and gradients are the reference's, and every rank sends what `lp.traffic` says of it.
 
     Copies of KV heads, documents, uneven documents and orders of the axes are among the layouts.
@@ -283,7 +276,7 @@ def test_ulysses_is_one_process_in_both_engines(counts: Callable[[int, int, int]
         assert one.traces == other.traces, case
 
 
-def test_ulysses_attends_to_all_tokens_of_some_heads() -> None:
+def test_ulysses_attends_to_all_tokens_of_some_heads():
     """At cp=4 a rank of 16 query and 4 KV heads has 4 and 1 of them, of all tokens, in one causal call."""
     result = Case(small(), Layout(cp=4), {"seq_len": 64}).run("attention", cp_method="ulysses")
     for trace in result.traces.values():
@@ -291,14 +284,14 @@ def test_ulysses_attends_to_all_tokens_of_some_heads() -> None:
         assert {(2, 4, 64, 4), (2, 1, 64, 4)} <= trace.shapes
 
 
-def test_ulysses_copies_kv_heads_only_if_it_may() -> None:
+def test_ulysses_copies_kv_heads_only_if_it_may():
     case = Case(small(2), Layout(cp=4), {"seq_len": 64, "cp_method": "ulysses"})
     with pytest.raises(lp.LayoutError, match=r"^LP206 error  cp_method=ulysses: heads per TP rank 16/1 = 16"):
         case.run("attention")
     assert case.run("attention", kv_replication=True).ok
 
 
-def test_documents_are_independent_sequences() -> None:
+def test_documents_are_independent_sequences():
     """The mask changes nothing for the first document; the first token of the next one sees itself alone."""
     model, layout = small(), Layout(cp=2)
     inputs = randoms({"x": (2, 32, 48), "wv": (16, 48), "wo": (48, 64)})
@@ -312,7 +305,7 @@ def test_documents_are_independent_sequences() -> None:
     assert same(out[0, 6], inputs["wo"] @ value.repeat_interleave(4, 0).flatten())
 
 
-def test_kv_heads_stored_in_copies_give_the_same_model() -> None:
+def test_kv_heads_stored_in_copies_give_the_same_model():
     """Incident 1: llama3.1-405b-mp16 stores 16 KV heads, each of the 8 twice, and its outputs are the same.
 
     Meta's own arithmetic of heads divides by n_kv_heads // 16 = 0 with the 8-head model.
@@ -329,8 +322,8 @@ def test_kv_heads_stored_in_copies_give_the_same_model() -> None:
     eight = lp.run("meta_attention", model, Layout(tp=8), dtype="float64", inputs=inputs)
     assert eight.ok
 
-    def stored(order: str) -> Result:
-        def copied(w: Tensor) -> Tensor:
+    def stored(order):
+        def copied(w):
             heads = w.view(8, 8, 128)
             twice = heads.repeat_interleave(2, 0) if order == "interleaved" else heads.repeat(2, 1, 1)
             return twice.reshape(128, 128)
@@ -339,7 +332,7 @@ def test_kv_heads_stored_in_copies_give_the_same_model() -> None:
         wide = model.replace(n_kv_heads=16)
         return lp.run("meta_attention", wide, layout, dtype="float64", inputs=inputs | both)
 
-    def out(result: Result) -> Tensor:
+    def out(result):
         return torch.cat([result.outputs[r]["out"] for r in range(result.ranks)], 1)
 
     interleaved, tiled = stored("interleaved"), stored("tiled")
@@ -353,7 +346,7 @@ def test_kv_heads_stored_in_copies_give_the_same_model() -> None:
     assert all(same(replicated.gradients[2 * h]["wk"], pairs[h]) for h in range(8))
 
 
-def test_both_engines_leave_the_same_trace_and_numbers(counts: Callable[[int, int, int], int]) -> None:
+def test_both_engines_leave_the_same_trace_and_numbers(counts):
     small_ones = [Layout(tp=2, cp=2), Layout(tp=2, dp=2, sequence_parallel=False), Layout(cp=2, dp=2)]
     more = [Layout(tp=4, cp=2, order="cp-tp-pp-dp"), Layout(tp=2, cp=2, dp=2), Layout(tp=8)]
     everything = list(itertools.product(small_ones + more, ("all_gather", "ring"), PROGRAMS))
@@ -380,7 +373,7 @@ STRETCHED = RopeScaling(factor=8.0, original_max_seq_len=16)
 
 
 @pytest.mark.parametrize("chunking", ["head-tail", "contiguous"])
-def test_rope_of_llama_3_1_turns_by_true_positions_past_the_first_context(chunking: str) -> None:
+def test_rope_of_llama_3_1_turns_by_true_positions_past_the_first_context(chunking):
     model = small(4, head_dim=8, rope_theta=100.0, rope_scaling=STRETCHED, max_seq_len=128)
     lengths = [2 * math.pi * model.rope_theta ** (i / model.head_dim) for i in range(0, model.head_dim, 2)]
     assert {n > 16 for n in lengths} == {True, False}  # some frequencies are stretched, some kept
@@ -412,7 +405,7 @@ def all_rows(mesh: Any, setting: Any, x: Tensor, output: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("engine", ["local", "processes"])
-def test_no_rank_holds_a_tensor_of_the_vocabulary_width(engine: str) -> None:
+def test_no_rank_holds_a_tensor_of_the_vocabulary_width(engine):
     model = small(4, vocab_size=1000)
     for padding, rows in ((None, 1000), (Padding(128, per_tp=True), 1024)):
         options = {"padding": padding, "seq_len": 16, "engine": engine}
@@ -426,7 +419,7 @@ def test_no_rank_holds_a_tensor_of_the_vocabulary_width(engine: str) -> None:
 
 
 @pytest.mark.parametrize(("vocab", "tp", "widths"), [(100, 8, [13] * 7 + [9]), (101, 4, [26] * 3 + [23])])
-def test_an_uneven_vocabulary_runs_without_padding(vocab: int, tp: int, widths: list[int]) -> None:
+def test_an_uneven_vocabulary_runs_without_padding(vocab, tp, widths):
     model = small(8, vocab_size=vocab)
     layout = Layout(tp=tp)
     assert [f.code for f in lp.check(model, layout).findings if f.severity == "note"] == ["LP105"]
@@ -437,7 +430,7 @@ def test_an_uneven_vocabulary_runs_without_padding(vocab: int, tp: int, widths: 
         assert [len(result.gradients[r][ends]) for r in range(tp)] == widths
 
 
-def test_pad_rows_get_no_gradient() -> None:
+def test_pad_rows_get_no_gradient():
     model = small(8, vocab_size=101)  # 192 rows: ranks 5 to 7 hold pad rows only
     result = Case(model, Layout(tp=8), {"padding": Padding(24, per_tp=True)}).run("loss")
     assert result.ok, result
@@ -451,7 +444,7 @@ def test_pad_rows_get_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("sp", [False, True])
-def test_traffic_of_megatrons_four_and_their_halves(sp: bool) -> None:
+def test_traffic_of_megatrons_four_and_their_halves(sp):
     """A block: 2 all-reduces forward and 2 backward; under sequence parallelism as many bytes in 8 halves.
 
     arXiv:1909.08053, section 3 and arXiv:2205.05198, section 4.2.2. Unfused w1 and w3 sum once more.

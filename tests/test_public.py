@@ -1,13 +1,11 @@
 """The public names: what they are called, what Shift-Tab shows of them, and what a wrong one is told."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json
 import pkgutil
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -34,10 +32,10 @@ def modules() -> list[str]:
     return [module.name for module in found if not module.name.endswith("__main__")]
 
 
-def test_import_as_gives_the_module() -> None:
+def test_import_as_gives_the_module():
     """`import llamapar.models as m` binds what the parent's attribute is: a function hides its module."""
 
-    def bound(name: str) -> object:
+    def bound(name):
         parent, _, leaf = name.rpartition(".")
         return getattr(importlib.import_module(parent), leaf)
 
@@ -45,14 +43,14 @@ def test_import_as_gives_the_module() -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_public_function_names_its_arguments(name: str) -> None:
+def test_a_public_function_names_its_arguments(name):
     kinds = {p.kind for p in inspect.signature(FUNCTIONS[name]).parameters.values()}
     assert inspect.Parameter.VAR_KEYWORD not in kinds
     assert inspect.Parameter.VAR_POSITIONAL not in kinds or name == "read_settings"  # of any number of files
 
 
 @pytest.mark.parametrize("call", [Explorer, Explorer.set, Clinic, Clinic.set])
-def test_so_do_the_panels(call: Callable[..., Any]) -> None:
+def test_so_do_the_panels(call):
     named_there = list(inspect.signature(call).parameters)
     assert {"tp", "cp", "pp", "dp", "seq_len", "framework", "gpus"} <= set(named_there)
 
@@ -60,7 +58,7 @@ def test_so_do_the_panels(call: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     "name", [n for n in FUNCTIONS if n not in ("model", "view", "record", "watch_errors")]
 )
-def test_a_wrong_name_is_told_in_the_same_words(name: str) -> None:
+def test_a_wrong_name_is_told_in_the_same_words(name):
     parameters = inspect.signature(FUNCTIONS[name]).parameters
     right = next(iter(reversed(parameters)))
     with pytest.raises(
@@ -71,21 +69,21 @@ def test_a_wrong_name_is_told_in_the_same_words(name: str) -> None:
     assert refusal.value.field == "argument"
 
 
-def test_a_name_that_is_not_there_finds_the_nearest() -> None:
+def test_a_name_that_is_not_there_finds_the_nearest():
     with pytest.raises(AttributeError, match=r"^llamapar has no 'chek'; is it check.*\?$"):
         lp.chek  # noqa: B018
     with pytest.raises(AttributeError, match=r"^llamapar has no 'xyzzyx'$"):
         lp.xyzzyx  # noqa: B018
 
 
-def test_options_complete_a_signature(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_complete_a_signature(monkeypatch):
     """In the table's order, with its types and defaults; the function gets every one of them."""
     for name in ("nodes", "seq_len", "zero"):
         row = replace(OPTIONS[name], takers=f"{OPTIONS[name].takers} outer()")
         monkeypatch.setitem(OPTIONS, name, row)
 
     @checked_options
-    def outer(a: int, layout: lp.LayoutLike | None = None, *, d: int = 4, **options: Any) -> object:
+    def outer(a, layout=None, *, d=4, **options):
         """Adds."""
         return a, d, layout, options
 
@@ -116,7 +114,7 @@ def returned(function: Callable[..., Any]) -> list[type]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_a_public_function_returns_can_be_imported(name: str) -> None:
+def test_what_a_public_function_returns_can_be_imported(name):
     kinds = returned(FUNCTIONS[name])
     assert kinds or name in ("show_source", "watch_errors")
     for kind in kinds:
@@ -124,7 +122,7 @@ def test_what_a_public_function_returns_can_be_imported(name: str) -> None:
         assert getattr(home, kind.__name__) is kind
 
 
-def test_a_type_of_results_is_imported_from_its_room() -> None:
+def test_a_type_of_results_is_imported_from_its_room():
     assert len(lp.__all__) <= 78
     for name, module in RESULTS.items():
         message = f"lp has no {name}: use `from llamapar.{module} import {name}`"
@@ -133,11 +131,11 @@ def test_a_type_of_results_is_imported_from_its_room() -> None:
         assert isinstance(getattr(imported(module), name), type)
 
 
-def test_every_error_has_a_public_name() -> None:
+def test_every_error_has_a_public_name():
     for name in modules():
         importlib.import_module(name)
 
-    def below(kind: type) -> Iterator[type]:
+    def below(kind):
         yield kind
         for more in kind.__subclasses__():
             yield from below(more)
@@ -147,20 +145,20 @@ def test_every_error_has_a_public_name() -> None:
             assert getattr(lp, kind.__name__) is kind
 
 
-def test_what_a_model_or_a_layout_may_be_given_as_has_a_public_name(tmp_path: Path) -> None:
+def test_what_a_model_or_a_layout_may_be_given_as_has_a_public_name(tmp_path):
     tiny = lp.PRESETS["tiny"]
     fields = {name: getattr(tiny, name) for name in tiny.__dataclass_fields__}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    models: list[lp.ModelLike] = ["tiny", tmp_path / "config.json", fields, tiny]
+    models = ["tiny", tmp_path / "config.json", fields, tiny]
     for given, kind in zip(models, get_args(lp.ModelLike), strict=True):
         assert isinstance(given, get_origin(kind) or kind)
         assert lp.model(given) == tiny
-    layouts: list[lp.LayoutLike] = [lp.Layout(tp=2), {"tp": 2}]
+    layouts = [lp.Layout(tp=2), {"tp": 2}]
     for layout, kind in zip(layouts, get_args(lp.LayoutLike), strict=True):
         assert isinstance(layout, get_origin(kind) or kind)
         assert lp.heads("tiny", layout).tp == 2
 
 
-def test_types_travel_with_the_package() -> None:
+def test_types_travel_with_the_package():
     """Flit packs whatever lies in the package; type checkers look for this file (PEP 561)."""
     assert (Path(lp.__file__).parent / "py.typed").is_file()

@@ -1,12 +1,9 @@
 """The paper's own jobs: they ran, so nobody says that they do not fit; and its figures' differences."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,7 @@ PAGE = (Path(__file__).resolve().parent.parent / "docs" / "memory.md").read_text
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_job_that_ran_fits_wherever_it_is_asked_for(name: str, run: Any) -> None:
+def test_a_job_that_ran_fits_wherever_it_is_asked_for(name, run):
     job = JOBS[name].job
     assert job.layout.world == job.gpus
     assert job.batch_tokens is None
@@ -43,7 +40,7 @@ def test_a_job_that_ran_fits_wherever_it_is_asked_for(name: str, run: Any) -> No
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_what_is_not_published_moves_the_figure(name: str) -> None:
+def test_what_is_not_published_moves_the_figure(name):
     published = JOBS[name]
     row = FRAMEWORKS[published.framework]
     for fact in published.open:
@@ -59,7 +56,7 @@ def test_what_is_not_published_moves_the_figure(name: str) -> None:
         assert sums[0] < sums[1], fact
 
 
-def test_what_was_not_kept_would_not_fit() -> None:
+def test_what_was_not_kept_would_not_fit():
     """Of the job with most in flight: with any of it kept the figure is past its GPU, and without is not."""
     job, tight = JOBS["paper-8k-gpus"].job, {}
     for what, kept in paper_memory.KEPT.items():
@@ -69,7 +66,7 @@ def test_what_was_not_kept_would_not_fit() -> None:
     assert min(tight.values()) > 1
 
 
-def test_a_published_job_gives_way_to_what_is_said_besides(run: Any) -> None:
+def test_a_published_job_gives_way_to_what_is_said_besides(run):
     status, out, _ = run("memory --job paper-16k-gpus --recompute full")
     assert status == 0
     assert "it ran" not in out
@@ -80,7 +77,7 @@ def test_a_published_job_gives_way_to_what_is_said_besides(run: Any) -> None:
     assert "job='paper-9k-gpus' is not known" in err
 
 
-def test_the_panel_takes_a_published_job_and_lets_go_of_it() -> None:
+def test_the_panel_takes_a_published_job_and_lets_go_of_it():
     panel = lp.explorer(job="paper-8k-gpus", tab="memory")
     assert panel.report is not None
     assert panel.report.job == JOBS["paper-8k-gpus"].job.replace(cp_method="all_gather")
@@ -110,7 +107,7 @@ def test_the_panel_takes_a_published_job_and_lets_go_of_it() -> None:
 # -- figures of "Scaling Llama 3 Training with Efficient Parallelism Strategies", ISCA 2025 --------
 
 
-def test_the_order_and_the_signs_are_those_of_the_figures() -> None:
+def test_the_order_and_the_signs_are_those_of_the_figures():
     orders = (("looped-bfs", 2), ("flexible", 1, 6), ("interleaved-1f1b", 1))
     lows = [paper_memory.fig9(*one).expected_bytes for one in orders]
     assert lows == sorted(lows, reverse=True)
@@ -123,7 +120,7 @@ def test_the_order_and_the_signs_are_those_of_the_figures() -> None:
         assert min(steps) > 0
 
 
-def test_differences_that_count_chunks_alone_speak_for_the_lower_bound() -> None:
+def test_differences_that_count_chunks_alone_speak_for_the_lower_bound():
     """Within a tenth of what the figures show; with everything kept they are three times as large."""
     chunks = [*paper_memory.differences().items()][:2]
     assert all(abs(own / paper_memory.PAPER[what] - 1) < 0.1 for what, own in chunks)

@@ -1,7 +1,5 @@
 """The recipe court: its fixture, and what it says where a command refuses."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 
@@ -15,7 +13,7 @@ OWN = {"name", "trainer", "published", "source"}
 FIGURES = {"step_seconds", "tokens_per_s_per_gpu", "tflops_per_gpu", "max_reserved_gib", "peak_gb"}
 
 
-def test_recipes_are_many_and_each_says_where_it_stands() -> None:
+def test_recipes_are_many_and_each_says_where_it_stands():
     assert len(ROWS) == len({row["name"] for row in ROWS}) >= 60
     assert {maker for row in ROWS for maker in recipes.MAKERS if row["name"].startswith(maker)} == {
         *recipes.MAKERS
@@ -31,7 +29,7 @@ def named(name: str) -> dict[str, Any]:
     return next(row for row in ROWS if row["name"] == name)
 
 
-def test_a_recipe_is_judged_by_every_command() -> None:
+def test_a_recipe_is_judged_by_every_command():
     row = named("ultrascale-8B-8")
     (one,) = recipes.verdicts([row])
     assert one.refusals == {}
@@ -47,7 +45,7 @@ def test_a_recipe_is_judged_by_every_command() -> None:
     assert recipes.summary([one])[2].startswith("| 1 | 0 | 1 | ")
 
 
-def test_what_ran_and_is_refused_is_named_with_the_command_and_its_reason() -> None:
+def test_what_ran_and_is_refused_is_named_with_the_command_and_its_reason():
     row = named("ultrascale-8B-8") | {"micro_batch": 3, "tp": 3}
     (one,) = recipes.verdicts([row])
     assert {"check", "check --framework", "memory", "cost", "plan"} == {*one.refusals}

@@ -1,9 +1,6 @@
 """The references beside the programs: made of other pieces, so a broken piece is seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -48,7 +45,7 @@ BROKEN: dict[str, tuple[str, Callable[..., Tensor]]] = {
 
 
 @pytest.fixture(params=BROKEN)
-def broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def broken(request, monkeypatch):
     name, wrong = BROKEN[request.param]
     for module in (parts, attention, llama):
         if hasattr(module, name):
@@ -64,7 +61,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("program", "model"), CASES)
-def test_a_broken_piece_is_seen(broken: str, program: str, model: lp.ModelConfig) -> None:
+def test_a_broken_piece_is_seen(broken, program, model):
     """With rope turning both ways alike or norms left out, all ranks agree: only the reference can tell."""
     found = lp.run(program, model, {"tp": 2, "sequence_parallel": False}, seq_len=16)
     has_no_norm = program == "attention" and not model.qk_norm
@@ -73,7 +70,7 @@ def test_a_broken_piece_is_seen(broken: str, program: str, model: lp.ModelConfig
 
 
 @pytest.mark.parametrize(("program", "model"), CASES)
-def test_whole_pieces_are_equal(program: str, model: lp.ModelConfig) -> None:
+def test_whole_pieces_are_equal(program, model):
     for dtype in ("float64", "float32"):
         assert lp.run(program, model, {"tp": 2, "cp": 2}, seq_len=64, dtype=dtype).ok
 
@@ -87,7 +84,7 @@ def halves(x: Tensor) -> Tensor:
 
 
 @pytest.fixture(params=["llama3-8b", "llama3.1-8b", "llama3.2-1b"])
-def cos_and_sin(transformers: Any, request: pytest.FixtureRequest) -> Any:
+def cos_and_sin(transformers, request):
     """A model, positions, and transformers' cosines and sines of its angles."""
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -97,7 +94,7 @@ def cos_and_sin(transformers: Any, request: pytest.FixtureRequest) -> Any:
     return model, positions, *made(torch.zeros(1, dtype=torch.float32), positions[None])
 
 
-def test_rope_is_that_of_transformers(cos_and_sin: Any) -> None:
+def test_rope_is_that_of_transformers(cos_and_sin):
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     model, positions, cos, sin = cos_and_sin
@@ -109,7 +106,7 @@ def test_rope_is_that_of_transformers(cos_and_sin: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_norm_is_that_of_transformers(transformers: Any, dtype: torch.dtype) -> None:
+def test_the_norm_is_that_of_transformers(transformers, dtype):
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
     theirs = LlamaRMSNorm(64, eps=1e-5).to(dtype)
@@ -120,7 +117,7 @@ def test_the_norm_is_that_of_transformers(transformers: Any, dtype: torch.dtype)
         torch.testing.assert_close(mine(x, theirs.weight, 1e-5), theirs(x))
 
 
-def test_heads_are_those_of_transformers() -> None:
+def test_heads_are_those_of_transformers():
     """`view(*input_shape, -1, head_dim)` in LlamaAttention.forward."""
     x = torch.arange(2 * 3 * 24.0).view(2, 3, 24)
     assert torch.equal(plain.split_heads_plainly(x, 8), x.view(2, 3, -1, 8))
@@ -130,7 +127,7 @@ def test_heads_are_those_of_transformers() -> None:
 
 
 @pytest.mark.parametrize("rope", [parts.rope, plain.rotated])
-def test_angles_are_as_exact_as_the_numbers(rope: Callable[..., Tensor]) -> None:
+def test_angles_are_as_exact_as_the_numbers(rope):
     """At position 100,000 the angle of float32 is wrong in its third digit after the point."""
     model, positions = lp.model("llama3.1-8b"), torch.tensor([100_000])
     x = torch.zeros(1, 1, 1, model.head_dim, dtype=torch.float64)

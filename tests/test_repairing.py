@@ -1,11 +1,7 @@
 """What ranks raise is a failing cell: the edit of a module's code, of its plan, of a cell of `%%ranks`."""
 
-from __future__ import annotations
-
 import contextlib
 import io
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -45,7 +41,7 @@ class Mlp(nn.Module):
 
 
 @pytest.fixture
-def shell() -> Iterator[InteractiveShell]:
+def shell():
     InteractiveShell.clear_instance()
     options = Config(HistoryManager={"enabled": False})
     one = InteractiveShell.instance(config=options)
@@ -62,7 +58,7 @@ def shown(shell: InteractiveShell, cell: str) -> str:
     return out.getvalue()
 
 
-def test_the_code_of_a_module_is_edited_and_proved_on_its_ranks() -> None:
+def test_the_code_of_a_module_is_edited_and_proved_on_its_ranks():
     result = lp.compare(Heads, PLAN, {"tp": 2}, inputs={"x": torch.randn(2, 5, 20)}, device="cpu")
     found = result.explanation
     assert found is not None
@@ -83,8 +79,8 @@ def test_the_code_of_a_module_is_edited_and_proved_on_its_ranks() -> None:
         ({"up": ColwiseParallel()}, ('+ "down": RowwiseParallel()',)),
     ],
 )
-def test_a_style_of_the_plan_is_edited(plan: Any, edit: tuple[str, ...]) -> None:
-    given: Any = {"inputs": {"x": torch.randn(2, 3, 12)}, "device": "cpu", "dtype": "float64"}
+def test_a_style_of_the_plan_is_edited(plan, edit):
+    given = {"inputs": {"x": torch.randn(2, 3, 12)}, "device": "cpu", "dtype": "float64"}
     found = lp.compare(Mlp, plan, {"tp": 2}, **given).explanation
     assert found is not None
     assert found.edit == edit
@@ -103,7 +99,7 @@ dist.all_reduce(h)
 """
 
 
-def test_a_cell_that_fails_is_explained_mended_and_fails_again(shell: InteractiveShell) -> None:
+def test_a_cell_that_fails_is_explained_mended_and_fails_again(shell):
     shell.run_cell("w, b, x = torch.randn(8, 6), torch.randn(8), torch.randn(3, 6)")
     for _ in range(2):
         text = shown(shell, CELL)
@@ -117,21 +113,21 @@ def test_a_cell_that_fails_is_explained_mended_and_fails_again(shell: Interactiv
         assert "error" not in mended
 
 
-def test_uneven_tensors_are_named_before_anything_aborts(shell: InteractiveShell) -> None:
+def test_uneven_tensors_are_named_before_anything_aborts(shell):
     text = shown(shell, "%%ranks tp=2\nx = torch.ones(2, 3 + rank)\ndist.all_reduce(x)")
     assert "rank 0: all_reduce over tp, [2, 3] float32; rank 1: all_reduce over tp, [2, 4] float32" in text
     assert "out  rank 1: 1" in shown(shell, "%%ranks tp=2 device=cpu\nrank")
 
 
-def test_an_abort_names_its_line_and_the_next_cell_runs(shell: InteractiveShell) -> None:
+def test_an_abort_names_its_line_and_the_next_cell_runs(shell):
     text = shown(shell, "%%ranks tp=2\nimport os\nif rank == 1:\n    os.abort()\ndist.barrier()")
     assert "rank 1 was killed by SIGABRT on line 3 of <cell on ranks" in text
     assert "os.abort()" in text
     assert "out  ranks 0–1: 2" in shown(shell, "%%ranks tp=2\nworld")
 
 
-def test_an_error_of_a_rank_travels_with_the_facts_of_its_frame() -> None:
-    def fails(context: Any) -> Tensor:
+def test_an_error_of_a_rank_travels_with_the_facts_of_its_frame():
+    def fails(context):
         h, w = torch.ones(2, 3), torch.ones(4, 5)
         return h @ w
 
@@ -142,6 +138,6 @@ def test_an_error_of_a_rank_travels_with_the_facts_of_its_frame() -> None:
     close_pool()
 
 
-def test_output_is_cut_with_a_count() -> None:
+def test_output_is_cut_with_a_count():
     assert capped("a\nb\n") == "a\nb\n"
     assert capped("line\n" * (MOST_PRINTED + 1234)) == "line\n" * MOST_PRINTED + "… 1,234 more lines\n"

@@ -1,12 +1,9 @@
 """Sharded runs beside others' models: transformers' Llama, torch's DTensor, and finite differences."""
 
-from __future__ import annotations
-
 import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -59,7 +56,7 @@ def largest(a: Tensor, b: Tensor) -> float:
 
 
 @pytest.fixture(scope="module")
-def transformers() -> Iterator[Any]:
+def transformers():
     """The module, kept from the network; what its dependencies warn of at import is theirs."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
@@ -160,7 +157,7 @@ HF_CASES: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("case", HF_CASES)
-def test_a_sharded_llama_is_that_of_transformers(transformers: Any, case: str) -> None:
+def test_a_sharded_llama_is_that_of_transformers(transformers, case):
     layout, options, changes = HF_CASES[case]
     model = SMALL.replace(**changes)
     weights = filled(model, seed=1)
@@ -188,7 +185,7 @@ def test_a_sharded_llama_is_that_of_transformers(transformers: Any, case: str) -
             assert largest(gradient, setting.part(name, gradients[name], coord)) < 1e-5, name
 
 
-def test_the_comparison_would_notice_the_wrong_pairs(transformers: Any) -> None:
+def test_the_comparison_would_notice_the_wrong_pairs(transformers):
     """Meta's weights in transformers' model without the change of convention: another model."""
     weights = filled(SMALL, seed=1)
     theirs = transformers.LlamaForCausalLM(config(transformers, SMALL)).eval()
@@ -205,7 +202,7 @@ SCALED = ["llama3.1-8b", "llama3.1-405b", "llama3.2-1b"]
 
 
 @pytest.mark.parametrize("name", [*SCALED, "llama3-8b"])
-def test_frequencies_are_those_of_transformers(transformers: Any, name: str) -> None:
+def test_frequencies_are_those_of_transformers(transformers, name):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -222,7 +219,7 @@ def test_frequencies_are_those_of_transformers(transformers: Any, name: str) -> 
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_frequencies_are_metas_formula(name: str) -> None:
+def test_frequencies_are_metas_formula(name):
     """`apply_scaling` of llama-models, models/llama3/model.py @a9c89c4, one number at a time in float64."""
     model = lp.model(name)
     factor, old = {"llama3.2-1b": 32}.get(name, 8), 8192
@@ -275,9 +272,9 @@ def kinds(comm: CommDebugMode) -> Counter[str]:
 
 
 @pytest.mark.parametrize("sp", [True, False])
-def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
+def test_torchs_own_tensor_parallelism_is_the_same_block(sp):
     layout = {"tp": 2, "dp": 2, "sequence_parallel": sp}
-    options: dict[str, Any] = {"seq_len": 16, "global_batch": 4, "dtype": "float64"}
+    options = {"seq_len": 16, "global_batch": 4, "dtype": "float64"}
     result = lp.run("block", SMALL, layout, **options)
     assert result.ok
     setting = result.task.setting
@@ -319,8 +316,8 @@ def test_torchs_own_tensor_parallelism_is_the_same_block(sp: bool) -> None:
 
 
 @pytest.mark.parametrize("cp_method", ["all_gather", "ring"])
-def test_torchs_counter_sees_the_collectives_that_ours_sees(cp_method: str) -> None:
-    options: dict[str, Any] = {"seq_len": 16, "cp_method": cp_method}
+def test_torchs_counter_sees_the_collectives_that_ours_sees(cp_method):
+    options = {"seq_len": 16, "cp_method": cp_method}
     ranks = step_through("block", SMALL, {"tp": 2, "cp": 2}, **options)
     with ranks, lp.record() as trace, CommDebugMode() as comm:
         block = partial(lp.programs.PROGRAMS["block"].function, ranks.mesh, ranks.setting)
@@ -334,10 +331,10 @@ def test_torchs_counter_sees_the_collectives_that_ours_sees(cp_method: str) -> N
 # -- finite differences ----------------------------------------------------------------------------
 
 
-def test_gradients_are_the_slope_of_the_sharded_loss() -> None:
+def test_gradients_are_the_slope_of_the_sharded_loss():
     """The loss along one random direction of all weights, by two more sharded forwards."""
     layout = {"tp": 4, "cp": 2}
-    options: dict[str, Any] = {"dtype": "float64", "seq_len": 16, "kv_replication": True, "padding": "4*tp"}
+    options = {"dtype": "float64", "seq_len": 16, "kv_replication": True, "padding": "4*tp"}
     model = SMALL.replace(n_layers=1)
     result = lp.run("llama", model, layout, **options)
     setting, lay = result.task.setting, result.layout
@@ -352,7 +349,7 @@ def test_gradients_are_the_slope_of_the_sharded_loss() -> None:
             piece = setting.part(p.name, direction[p.name], {"tp": tp, "cp": 0, "dp": 0})
             slope += (held[p.name] * piece).sum().item() / holders
 
-    def loss(step: float) -> float:
+    def loss(step):
         given = {name: w + step * direction[name] for name, w in weights.items()}
         moved = lp.run("llama", model, layout, inputs=given, backward=False, **options)
         return moved.outputs[0]["loss"].mean().item()

@@ -1,7 +1,5 @@
 """jupyter/saving.py: what stands as it was stored, what is saved anew, and that a fault loses nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import json
@@ -110,7 +108,7 @@ STANDS = {
 
 
 @pytest.mark.parametrize("what", STANDS)
-def test_what_is_said_again_stands_as_it_was_stored(what: str) -> None:
+def test_what_is_said_again_stands_as_it_was_stored(what):
     new, stored = STANDS[what]
     ran = cell(*new, count=12)
     ran["metadata"] = {"trusted": True, "execution": {"iopub.status.busy": "2026-01-01T00:00:00Z"}}
@@ -156,25 +154,25 @@ CHANGED = {
 
 @pytest.mark.parametrize("what", CHANGED)
 @pytest.mark.parametrize("count", [3, 4])
-def test_what_changed_is_saved_as_it_is(what: str, count: int) -> None:
+def test_what_changed_is_saved_as_it_is(what, count):
     new, stored = CHANGED[what]
     ran = cell(*new, count=count)
     assert saved(ran, cell(*stored)) == ran
 
 
-def test_a_changed_panel_is_saved_as_its_figure_and_text() -> None:
+def test_a_changed_panel_is_saved_as_its_figure_and_text():
     for stored in (cell(displayed(text="before", png="baked")), cell(displayed(text="now"))):
         assert saved(cell(panel("now")), stored)["outputs"] == plain([displayed(text="now", plotly=FIGURE)])
     assert saved(cell(panel("now", None)), cell())["outputs"] == plain([displayed(text="now")])
 
 
-def test_a_new_source_takes_nothing_from_the_stored_cell() -> None:
+def test_a_new_source_takes_nothing_from_the_stored_cell():
     stored = cell(displayed(text="1", plotly=FIGURE, png="baked"), tags=["nbval-ignore-output"])
     ran = cell(displayed(text="1", plotly=FIGURE), source="show_again()", tags=["nbval-ignore-output"])
     assert saved(ran, stored) == ran
 
 
-def test_a_tagged_cell_keeps_its_stored_output_and_loses_the_trust_of_what_was_run() -> None:
+def test_a_tagged_cell_keeps_its_stored_output_and_loses_the_trust_of_what_was_run():
     tags = ["nbval-ignore-output"]
     stored, ran = cell(displayed(html="2 GPUs"), tags=tags), cell(displayed(html="none"), count=9, tags=tags)
     ran["metadata"]["trusted"] = True
@@ -186,7 +184,7 @@ def test_a_tagged_cell_keeps_its_stored_output_and_loses_the_trust_of_what_was_r
     assert changed["outputs"] == plain([displayed(text="now", plotly=FIGURE)])
 
 
-def test_what_would_spoil_a_question_stays_hidden_in_the_file_and_nothing_else_does() -> None:
+def test_what_would_spoil_a_question_stays_hidden_in_the_file_and_nothing_else_does():
     """JupyterLab shows the output of a cell that is run, and forgets that it was hidden."""
     hidden = {"collapsed": True, "jupyter": {"outputs_hidden": True}}
     for tags, kept in ((["after-guess"], True), (["other"], False)):
@@ -198,22 +196,22 @@ def test_what_would_spoil_a_question_stays_hidden_in_the_file_and_nothing_else_d
         assert saved(changed, stored)["metadata"] == changed["metadata"]
 
 
-def test_a_save_in_the_middle_of_a_run_does_not_lose_what_its_end_says_again() -> None:
+def test_a_save_in_the_middle_of_a_run_does_not_lose_what_its_end_says_again():
     baked = cell(displayed(text="1", plotly=FIGURE, png="baked"))
     waiting, done = cell(count=None), cell(displayed(text="1", plotly=FIGURE), count=3)
-    memory: Json = {}
+    memory = {}
     assert saved(waiting, baked, memory) == waiting  # on disk now
     assert saved(waiting, waiting, memory) == waiting
     assert saved(done, waiting, memory) == baked
 
 
-def test_a_cell_without_output_keeps_its_number_unless_it_is_new_or_cleared() -> None:
+def test_a_cell_without_output_keeps_its_number_unless_it_is_new_or_cleared():
     assert saved(cell(count=8), cell(count=2))["execution_count"] == 2
     assert saved(cell(count=8), cell(count=None))["execution_count"] == 8
     assert saved(cell(count=None), cell(count=2))["execution_count"] is None
 
 
-def test_kernel_and_language_stand_while_they_are_the_same() -> None:
+def test_kernel_and_language_stand_while_they_are_the_same():
     whole = {"name": "python", "version": "3.13.1", "pygments_lexer": "ipython3"}
     stored = notebook(custom=1)
     new = notebook(kernelspec=KERNEL | {"display_name": "Python (here)"}, language_info=whole, custom=2)
@@ -227,14 +225,13 @@ def test_kernel_and_language_stand_while_they_are_the_same() -> None:
     assert saving["saved"](bare, stored, {})["metadata"] == {}
 
 
-def test_the_state_of_panels_is_not_saved_and_that_of_other_widgets_is() -> None:
+def test_the_state_of_panels_is_not_saved_and_that_of_other_widgets_is():
     ours = {"model_name": "AnyModel", "state": {"_anywidget_id": "llamapar.panels.explorer.Explorer"}}
     slider = {"model_name": "IntSliderModel", "state": {"value": 3}}
 
-    def kept(**models: Json) -> Json:
+    def kept(**models):
         state = {WIDGET_STATE: {"version_major": 2, "version_minor": 0, "state": models}}
-        metadata: Json = saving["saved"](notebook(widgets=state), notebook(), {})["metadata"]
-        return metadata
+        return saving["saved"](notebook(widgets=state), notebook(), {})["metadata"]
 
     assert "widgets" not in kept(a=ours)
     assert kept(a=ours, b=slider)["widgets"][WIDGET_STATE]["state"] == {"b": slider}
@@ -254,7 +251,7 @@ def save(folder: Path, content: Any, name: str = "a.ipynb") -> str:
     return (folder / name).read_text(encoding="utf-8")
 
 
-def test_the_file_stays_the_same_byte_for_byte(tmp_path: Path) -> None:
+def test_the_file_stays_the_same_byte_for_byte(tmp_path):
     stored = notebook(
         new_markdown_cell("# é", id="zero"),
         cell(displayed(text="a\nb", plotly={**FIGURE, "big": 2**60, "small": 1e-7}, png="aaaa\n")),
@@ -268,7 +265,7 @@ def test_the_file_stays_the_same_byte_for_byte(tmp_path: Path) -> None:
     assert save(tmp_path, new).encode() == before
 
 
-def test_a_notebook_is_opened_with_the_language_that_its_kernel_will_name(tmp_path: Path) -> None:
+def test_a_notebook_is_opened_with_the_language_that_its_kernel_will_name(tmp_path):
     assert saving["language"]() == IPythonKernel.language_info
     others = {"name": "julia", "display_name": "Julia", "language": "julia"}
     for name, kernelspec, whole in (("ours", KERNEL, True), ("others", others, False), ("odd", "?", False)):
@@ -287,7 +284,7 @@ OLD_FORMAT = {"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""}, "wor
 
 
 @pytest.mark.parametrize("on_disk", ["", "{", "[]", "null", '{"nbformat": 4}', json.dumps(OLD_FORMAT), None])
-def test_a_file_that_is_new_or_of_another_form_is_written_over(tmp_path: Path, on_disk: str | None) -> None:
+def test_a_file_that_is_new_or_of_another_form_is_written_over(tmp_path, on_disk):
     if on_disk is not None:
         (tmp_path / "a.ipynb").write_text(on_disk)
     content = notebook(cell(panel("now")))
@@ -295,15 +292,13 @@ def test_a_file_that_is_new_or_of_another_form_is_written_over(tmp_path: Path, o
     assert list(written["cells"][0]["outputs"][0]["data"]) == [PLOTLY, "text/plain"]
 
 
-def test_an_old_notebook_is_saved_as_it_came(tmp_path: Path) -> None:
+def test_an_old_notebook_is_saved_as_it_came(tmp_path):
     assert json.loads(save(tmp_path, OLD_FORMAT))["worksheets"] == [{"cells": []}]
 
 
 @pytest.mark.parametrize("fault", ["outputs", "execution_count"])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_a_fault_of_the_hook_is_logged_and_the_work_saved(
-    tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_of_the_hook_is_logged_and_the_work_saved(tmp_path, fault, caplog):
     broken = notebook(cell(displayed(text="1")))
     del broken["cells"][0][fault]
     (tmp_path / "a.ipynb").write_text(json.dumps(broken))
@@ -316,7 +311,7 @@ def test_a_fault_of_the_hook_is_logged_and_the_work_saved(
     assert "Pre-save hook before_saving failed on a.ipynb" in caplog.text
 
 
-def test_other_files_are_saved_as_they_are(tmp_path: Path) -> None:
+def test_other_files_are_saved_as_they_are(tmp_path):
     model = {"type": "file", "format": "text", "content": "a text"}
     asyncio.run(manager(tmp_path).save(model, "a.txt"))
     assert (tmp_path / "a.txt").read_text() == "a text"
@@ -333,7 +328,7 @@ def test_other_files_are_saved_as_they_are(tmp_path: Path) -> None:
     ],
     ids=repr,
 )
-def test_beside_a_panel_stand_its_figure_which_says_so_and_its_text(shown: Any) -> None:
+def test_beside_a_panel_stand_its_figure_which_says_so_and_its_text(shown):
     data, metadata = shown._repr_mimebundle_()
     assert saving["is_panel"]({"data": data, "metadata": metadata})
     assert data[WIDGET]["model_id"] == shown.model_id
@@ -345,14 +340,14 @@ def test_beside_a_panel_stand_its_figure_which_says_so_and_its_text(shown: Any) 
     assert A_PICTURE not in json.dumps(now.spec)
 
 
-def test_a_panel_without_a_figure_hands_over_its_text() -> None:
+def test_a_panel_without_a_figure_hands_over_its_text():
     shown = lp.explorer("tiny", tp="x")
     data, _ = shown._repr_mimebundle_()
     assert set(data) == {WIDGET, "text/plain"}
     assert data["text/plain"].startswith("tp='x': a whole number is needed")
 
 
-def test_a_panel_is_shown_without_waiting_for_its_run() -> None:
+def test_a_panel_is_shown_without_waiting_for_its_run():
     shown = lp.explorer("tiny", tp=2, pp=1, dp=1, tab="run")
     shown._runner.wait = lambda timeout=None: pytest.fail("waited")
     assert "tiny" in shown._repr_mimebundle_()[0]["text/plain"]

@@ -1,14 +1,10 @@
 """Pipeline schedules: tables equal to torch's, and what is said of tables that cannot run."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -31,7 +27,7 @@ def refused(message: str) -> bool:
 # -- torch's own tables ----------------------------------------------------------------------------
 
 
-def test_tables_are_torchs(sample: Callable[[Any, int], Any]) -> None:
+def test_tables_are_torchs(sample):
     """Its listing of Schedule1F1B corrected, as oracles/make_schedules.py says."""
     cases = [case for case in ORACLE if not refused(case[-1])]
     assert len(cases) > 1400
@@ -43,7 +39,7 @@ def test_tables_are_torchs(sample: Callable[[Any, int], Any]) -> None:
             assert digest(dataclasses.replace(made, ranks=tuple(row[::-1] for row in made.ranks))) != told
 
 
-def test_what_torch_refuses_is_refused() -> None:
+def test_what_torch_refuses_is_refused():
     """1F1B with fewer micro-batches than stages can run, and torch's refusal is its own: it is evidence."""
     cases = [case for case in ORACLE if refused(case[-1])]
     assert len(cases) > 500
@@ -63,7 +59,7 @@ def test_what_torch_refuses_is_refused() -> None:
             assert TORCH_ROUNDS.message.format(micro_batches=many, rounds=max(1, many // pp)) == told
 
 
-def test_the_evidence_speaks_of_the_same_jobs() -> None:
+def test_the_evidence_speaks_of_the_same_jobs():
     for _, pp, v, many, told in (case for case in ORACLE if case[0] == "interleaved-1f1b"):
         job = lp.Job.of("llama3-8b", lp.Layout(pp=pp, virtual_stages=v), micro_batches=many)
         assert TORCH_ROUNDS.when(job) == refused(told), (pp, v, many)
@@ -72,7 +68,7 @@ def test_the_evidence_speaks_of_the_same_jobs() -> None:
 # -- Llama 3's own ---------------------------------------------------------------------------------
 
 
-def test_flexible_with_rounds_of_pp_is_interleaved() -> None:
+def test_flexible_with_rounds_of_pp_is_interleaved():
     for pp, v, many in itertools.product((2, 4), (1, 2, 3, 4), (8, 12, 16, 24, 40)):
         known = {"pp": pp, "virtual_stages": v, "micro_batches": many}
         ours = lp.schedule("flexible", **known)
@@ -80,7 +76,7 @@ def test_flexible_with_rounds_of_pp_is_interleaved() -> None:
         assert ours.ranks == lp.schedule("interleaved-1f1b", **known).ranks, known
 
 
-def test_longer_rounds_keep_more_in_flight() -> None:
+def test_longer_rounds_keep_more_in_flight():
     """ISCA 2025 section 3.1.1: (nc - pp)(v - 1) more on each rank."""
     pp = 4
     for v, nc in ((2, 5), (2, 8), (3, 6), (4, 8)):
@@ -91,14 +87,14 @@ def test_longer_rounds_keep_more_in_flight() -> None:
         assert [a - b for a, b in zip(longer, shorter, strict=True)] == [(nc - pp) * (v - 1)] * pp
 
 
-def test_shorter_rounds_are_all_forward_all_backward() -> None:
+def test_shorter_rounds_are_all_forward_all_backward():
     made = lp.schedule("flexible", pp=4, virtual_stages=2, micro_batches=6, nc=3)
     for row in made.ranks:
         assert [action.kind for action in row] == ["F"] * 12 + ["B"] * 12
     assert made.in_flight == (12,) * 4
 
 
-def test_flexible_is_refused_only_where_ranks_would_wait(sample: Callable[[Any, int], Any]) -> None:
+def test_flexible_is_refused_only_where_ranks_would_wait(sample):
     every = itertools.product(range(1, 9), range(1, 5), range(1, 25), range(1, 25))
     stuck = 0
     for pp, v, many, nc in sample([one for one in every if one[3] <= one[2]], 300):
@@ -116,7 +112,7 @@ def test_flexible_is_refused_only_where_ranks_would_wait(sample: Callable[[Any, 
 # -- placement and chunks in flight ----------------------------------------------------------------
 
 
-def test_chunks_in_flight() -> None:
+def test_chunks_in_flight():
     flying = {"1f1b": (4, 3, 2, 1), "gpipe": (8,) * 4}
     flying |= {"interleaved-1f1b": (11, 9, 7, 5), "looped-bfs": (16,) * 4}
     made = {name: lp.schedule(name, pp=4, micro_batches=8) for name in ORDERS}
@@ -128,7 +124,7 @@ def test_chunks_in_flight() -> None:
 # -- what cannot be --------------------------------------------------------------------------------
 
 
-def test_an_entry_that_is_none() -> None:
+def test_an_entry_that_is_none():
     for row in ("0F0 0Q0", "F0", "0F-1", "0F0 0B" + "9" * 10):
         with pytest.raises(lp.LayoutError, match="is no operation\n  why  an entry is a stage, F, B, I or W"):
             lp.Schedule.read([row])

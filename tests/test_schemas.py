@@ -4,8 +4,6 @@ Each kind of answer has an example here, which is broken in every way that a sch
 of tools/golden.py are asked too: a few of each command in `make test`, all of them in `make soak`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import itertools
@@ -16,7 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -121,7 +119,7 @@ def answered(line: str | list[str]) -> tuple[int, Any]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory):
     """A folder with what the lines name; docs/programs.md says what it is."""
     folder = tmp_path_factory.mktemp("programs")
     save_hf(folder / "old", tiny())
@@ -140,7 +138,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def examples(files: Path, no_ranks_left: None) -> dict[str, Any]:
+def examples(files, no_ranks_left):
     """Command and kind → an answer of it."""
     with contextlib.chdir(files):
         return {name: answered(line)[1] for name, line in EXAMPLES.items()}
@@ -149,13 +147,13 @@ def examples(files: Path, no_ranks_left: None) -> dict[str, Any]:
 # -- the files -------------------------------------------------------------------------------------
 
 
-def test_the_files_are_as_the_code_has_them() -> None:
+def test_the_files_are_as_the_code_has_them():
     there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.iterdir()}
     assert there == TOOL["written"](), "write them anew: python tools/schemas.py"
 
 
 @pytest.mark.parametrize("command", ANSWERS)
-def test_a_schema_is_one_and_describes_everything(command: str) -> None:
+def test_a_schema_is_one_and_describes_everything(command):
     schema = json.loads((FOLDER / f"{command}.json").read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
     for record in (*schema["anyOf"], *(each for each in schema["$defs"].values() if "properties" in each)):
@@ -166,7 +164,7 @@ def test_a_schema_is_one_and_describes_everything(command: str) -> None:
     assert {kind["properties"]["schema"]["const"] for kind in schema["anyOf"]} == {SCHEMA}
 
 
-def test_a_fix_may_change_any_fact_of_a_layout_or_job() -> None:
+def test_a_fix_may_change_any_fact_of_a_layout_or_job():
     facts = [field.name for record in (Layout, Job) for field in fields(record)]
     named = [name for name in TOOL["properties"]("Fix") if name.endswith("?")]
     # What a run saves is not part of a fix, and the layout is given by its fields.
@@ -176,25 +174,25 @@ def test_a_fix_may_change_any_fact_of_a_layout_or_job() -> None:
 # -- answers ---------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_answer_has_an_example() -> None:
+def test_every_kind_of_answer_has_an_example():
     wanted = [f"{command} {kind}" for command, made in ANSWERS.items() for kind in made]
     assert [name for name in EXAMPLES if "." not in name] == wanted
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_of_its_kind_alone(examples: dict[str, Any], name: str) -> None:
+def test_an_example_is_of_its_kind_alone(examples, name):
     command, kind = name.partition(".")[0].split()
     assert kinds_of(command, examples[name]) == [kind]
     assert next(iter(examples[name])) == "schema"
 
 
 @pytest.mark.parametrize("command", ANSWERS)
-def test_an_error_is_one_of_every_command(command: str) -> None:
+def test_an_error_is_one_of_every_command(command):
     status, answer = answered([*command.split("-"), "--no-such-option"])
     assert (status, kinds_of(command, answer)) == (2, ["ErrorAnswer"])
 
 
-def test_what_may_be_missing_is_there_somewhere(examples: dict[str, Any]) -> None:
+def test_what_may_be_missing_is_there_somewhere(examples):
     with_more = examples | {"explain Explanation again": lp.explain("nothing here is divided").as_dict()}
     for name in (name for name in EXAMPLES if "." not in name):
         command, kind = name.split()
@@ -235,7 +233,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_broken_answer_is_noticed(examples: dict[str, Any], name: str) -> None:
+def test_a_broken_answer_is_noticed(examples, name):
     command, kind = name.partition(".")[0].split()
     schema = kinds(command)[kind]
     tried = 0
@@ -247,7 +245,7 @@ def test_a_broken_answer_is_noticed(examples: dict[str, Any], name: str) -> None
     assert not schema.is_valid(examples[name] | {"schema": SCHEMA + 1})
 
 
-def test_live_facts_are_as_the_schema_says() -> None:
+def test_live_facts_are_as_the_schema_says():
     import torch
 
     try:
@@ -297,7 +295,7 @@ def more_lines() -> Iterator[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, list[list[str]]]]:
+def asked(tmp_path_factory):
     """A folder with the files of golden.py's questions, and the questions by command."""
     folder, found = tmp_path_factory.mktemp("asked"), dict[str, list[list[str]]]()
     with contextlib.chdir(folder):
@@ -309,12 +307,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
 
 
 @pytest.mark.parametrize("command", ANSWERS)
-def test_real_answers_are_as_their_schema_says(
-    asked: tuple[Path, dict[str, list[list[str]]]],
-    sample: Callable[[Iterable[Any], int], list[Any]],
-    no_ranks_left: None,
-    command: str,
-) -> None:
+def test_real_answers_are_as_their_schema_says(asked, sample, no_ranks_left, command):
     folder, lines = asked
     with contextlib.chdir(folder):
         for words in sample(lines.get(command, []), FEW.get(command, 12)):
@@ -335,7 +328,7 @@ def table(head: str) -> list[list[str]]:
     return [[cell.strip() for cell in re.split(r" ?(?<!\\)\| ?", row)] for row in rows]
 
 
-def test_the_page_lists_the_schemas() -> None:
+def test_the_page_lists_the_schemas():
     rows = table("| command | schema | answers, and how to tell them apart |")
     listed = {link: re.findall(r"`([A-Z]\w+)`", told) for _, link, told in rows}
     assert listed == {f"[{name}.json](schemas/{name}.json)": kinds for name, kinds in ANSWERS.items()}
@@ -344,7 +337,7 @@ def test_the_page_lists_the_schemas() -> None:
 
 
 @pytest.mark.parametrize("row", table("| command | schema | answers, and how to tell them apart |"))
-def test_the_page_tells_the_answers_apart(examples: dict[str, Any], row: list[str]) -> None:
+def test_the_page_tells_the_answers_apart(examples, row):
     command = row[0].strip("`").replace(" ", "-")
     for told in row[2].split("; "):
         kind, *marks = [word for word in re.findall(r"`([^`]*)`", told) if not word.startswith("-")]
@@ -360,7 +353,7 @@ def test_the_page_tells_the_answers_apart(examples: dict[str, Any], row: list[st
                 assert [other for other, there in has.items() if there] == [kind]
 
 
-def test_the_page_shows_an_error_as_it_is() -> None:
+def test_the_page_shows_an_error_as_it_is():
     (shown,) = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     assert json.loads(shown) == answered("check tiny --tp 0")[1]
 
@@ -368,7 +361,7 @@ def test_the_page_shows_an_error_as_it_is() -> None:
 STATUSES = table("| command | `0` | `1` | `2` |")
 
 
-def test_the_page_has_the_statuses_of_every_command() -> None:
+def test_the_page_has_the_statuses_of_every_command():
     assert [row[0].strip("`") for row in STATUSES] == [
         *(name.replace("-", " ") for name in ANSWERS),
         "debug",
@@ -380,7 +373,7 @@ def test_the_page_has_the_statuses_of_every_command() -> None:
 
 
 @pytest.mark.parametrize("row", STATUSES, ids=lambda row: row[0].strip("`"))
-def test_a_command_ends_as_the_page_says(files: Path, no_ranks_left: None, row: list[str]) -> None:
+def test_a_command_ends_as_the_page_says(files, no_ranks_left, row):
     for status, cell in enumerate(row[1:]):
         for line in re.findall(r"`([^`]+)`", cell):
             if line.startswith("debug"):
@@ -392,5 +385,5 @@ def test_a_command_ends_as_the_page_says(files: Path, no_ranks_left: None, row: 
             assert found == status, line
 
 
-def test_the_page_says_how_an_interrupt_ends() -> None:
+def test_the_page_says_how_an_interrupt_ends():
     assert f"`{interrupts.STATUS}` after Ctrl-C" in PAGE

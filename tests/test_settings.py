@@ -1,14 +1,11 @@
 """Files of settings: read right, never sure and wrong, bounded in time, and never run."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +39,7 @@ scored = cache(lambda name: score((CASES | GATHERED)[name]))
 
 
 @pytest.mark.parametrize("name", [*CASES, *GATHERED])
-def test_no_field_of_a_real_file_is_sure_and_wrong(name: str) -> None:
+def test_no_field_of_a_real_file_is_sure_and_wrong(name):
     assert scored(name).sure == []
 
 
@@ -55,7 +52,7 @@ FILLED = {
 @pytest.mark.parametrize(
     ("rows", "least", "filled"), [(CASES, 0.89, FILLED), (GATHERED, 0.9, {"a-mg-hygon-llama3-70b gpus"})]
 )
-def test_most_fields_of_real_files_are_read(rows: Any, least: float, filled: set[str]) -> None:
+def test_most_fields_of_real_files_are_read(rows, least, filled):
     total = Score()
     for name, row in rows.items():
         if rows is GATHERED or not row["doubtful"]:
@@ -74,7 +71,7 @@ def test_most_fields_of_real_files_are_read(rows: Any, least: float, filled: set
         ("run_configs_unseen_november.jsonl", 20, cases("run_configs_unseen_again.jsonl")),
     ],
 )
-def test_unseen_files_are_labelled_without_their_texts(name: str, files: int, seen: dict[str, Any]) -> None:
+def test_unseen_files_are_labelled_without_their_texts(name, files, seen):
     rows = cases(name)
     assert len(rows) == files
     known = {(row["source"]["repo"], row["source"]["path"]) for row in (CASES | GATHERED | seen).values()}
@@ -88,14 +85,14 @@ def test_unseen_files_are_labelled_without_their_texts(name: str, files: int, se
 RECIPES = [name for name, row in (CASES | GATHERED).items() if row["format"].endswith("-python")]
 
 
-def test_a_recipe_in_python_is_refused_by_name() -> None:
+def test_a_recipe_in_python_is_refused_by_name():
     """A function that changes what another one made is a program, and so may what is given to a plugin be."""
     for name in RECIPES:
         with pytest.raises(lp.LlamaparError, match=r"settings of a recipe in Python, which are not read"):
             read((CASES | GATHERED)[name])
 
 
-def test_settings_are_judged_by_their_frameworks_rules() -> None:
+def test_settings_are_judged_by_their_frameworks_rules():
     settings = read(CASES["nt-11-doremi-2.8b"])
     report = lp.check(settings)
     assert report.judge is not None
@@ -108,7 +105,7 @@ def test_settings_are_judged_by_their_frameworks_rules() -> None:
     assert str(titan.sources["layout.tp"]) == "your command --training.tensor_parallel_degree"
 
 
-def test_a_model_that_is_not_covered_is_not_judged_as_if_it_were() -> None:
+def test_a_model_that_is_not_covered_is_not_judged_as_if_it_were():
     for name in ("tt-22-deepseek-toml", "nt-13-moe", "mg-42-starcoder-15b-bigcode"):
         settings = read(CASES[name])
         assert not settings.covered
@@ -116,7 +113,7 @@ def test_a_model_that_is_not_covered_is_not_judged_as_if_it_were() -> None:
             settings.model_config()
 
 
-def test_every_row_is_recognised_as_its_format() -> None:
+def test_every_row_is_recognised_as_its_format():
     wanted = dict(tt="torchtitan", mg="Megatron-LM", nm="NeMo", nt="nanotron", vl="vLLM")
     for name, row in CASES.items():
         assert name in RECIPES or name[:2] not in wanted or read(row).format.startswith(wanted[name[:2]]), (
@@ -139,12 +136,12 @@ def test_every_row_is_recognised_as_its_format() -> None:
         ("a.yaml", "a: " + "[" * 600 + "]" * 600, "a.yaml"),
     ],
 )
-def test_a_file_that_breaks_its_format_is_refused_with_its_line(name: str, text: str, words: str) -> None:
+def test_a_file_that_breaks_its_format_is_refused_with_its_line(name, text, words):
     with pytest.raises(lp.LlamaparError, match=re.escape(words)):
         settings_of(Files({name: text}), {})
 
 
-def test_what_would_grow_without_bound_is_cut_short() -> None:
+def test_what_would_grow_without_bound_is_cut_short():
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
     )
@@ -156,7 +153,7 @@ def test_what_would_grow_without_bound_is_cut_short() -> None:
     launch_lines.read_lines("if [ $x = 1 ]; then\n" * 300)
 
 
-def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
+def test_nothing_in_a_file_is_run(tmp_path):
     mark = tmp_path / "mark"
     script = f"X=$(touch {mark})\n`touch {mark}`\neval 'touch {mark}'\ntouch {mark}\n"
     source = f"import os\nos.system('touch {mark}')\ndef f():\n    return g()\n# torchtitan\n"
@@ -187,7 +184,7 @@ def mutated(text: str, draw: random.Random) -> str:
     return "\n".join(lines)
 
 
-def test_mutated_files_end_in_an_answer_or_a_clear_error(counts: Any) -> None:
+def test_mutated_files_end_in_an_answer_or_a_clear_error(counts):
     draw = random.Random(11)
     rows = [*CASES.values()]
     for _ in range(counts(150, 500, 10_000)):
@@ -248,7 +245,7 @@ def _slipped(kind: str, row: str, value: int, draw: random.Random) -> str:
     return "" if kind == "lost" else f"{row.removesuffix(chr(92))}  {chr(92) * continued}"
 
 
-def test_no_mutation_makes_a_number_that_no_line_says(counts: Any) -> None:
+def test_no_mutation_makes_a_number_that_no_line_says(counts):
     """A spoilt number is open; one that changed for another reason stands on the line that it cites, or says
     that it is a default or follows from others; and what changes no meaning changes no number."""
     draw = random.Random(18)
@@ -302,7 +299,7 @@ def _plain(name: str) -> lp.Settings | None:
 Command = Callable[[str | list[str]], tuple[int, str, str]]
 
 
-def test_the_command_reads_judges_and_says_what_is_missing(tmp_path: Path, run: Command) -> None:
+def test_the_command_reads_judges_and_says_what_is_missing(tmp_path, run):
     path = tmp_path / "train.toml"
     path.write_text(CASES["tt-01-405b-2024-08"]["text"], encoding="utf-8")
     check = ["check", "--config", str(path)]
@@ -329,7 +326,7 @@ def test_the_command_reads_judges_and_says_what_is_missing(tmp_path: Path, run: 
         assert (best["category"], best["level"]) == (told[0] or best["category"], told[1])
 
 
-def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> None:
+def test_settings_are_planned_for_and_timed(tmp_path, run):
     settings = read(CASES["nt-11-doremi-2.8b"])
     said = {name: settings.job[name] for name in ("seq_len", "micro_batch", "global_batch")}
     model, layout = settings.model_config(), settings.to_layout()
@@ -352,7 +349,7 @@ def test_settings_are_planned_for_and_timed(tmp_path: Path, run: Command) -> Non
     assert (status, "settings of nanotron" in out) == (0, True)
 
 
-def test_formats_have_names_of_their_own() -> None:
+def test_formats_have_names_of_their_own():
     assert len({row["title"] for row in ROWS}) == len(ROWS)
     assert {row.get("framework") for row in ROWS} - {None} <= set(lp.FRAMEWORKS)
 
@@ -360,7 +357,7 @@ def test_formats_have_names_of_their_own() -> None:
 # -- settings that nobody reads --------------------------------------------------------------------
 
 
-def test_settings_that_nothing_reads_are_listed_apart() -> None:
+def test_settings_that_nothing_reads_are_listed_apart():
     text = CASES["nt-11-doremi-2.8b"]["text"]
     settings = lp.read_settings(text=text)
     assert "optimizer.clip_grad" in settings.unread
@@ -369,7 +366,7 @@ def test_settings_that_nothing_reads_are_listed_apart() -> None:
     assert settings.as_dict()["unread"] == list(settings.unread)
 
 
-def test_a_slip_is_one_letter() -> None:
+def test_a_slip_is_one_letter():
     for pair in (("recompute", "recomput"), ("recompute", "reocmpute"), ("zerostage", "zerostages")):
         assert is_slip(*pair)
         assert is_slip(*reversed(pair))
@@ -389,13 +386,13 @@ SLOW = {
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_blanks_of_a_file_take_no_time(name: str) -> None:
+def test_blanks_of_a_file_take_no_time(name):
     with within(0.2):
         assert documents.read_toml(name, SLOW[name]).entries
 
 
 @pytest.mark.parametrize("text", ["\n" * 100_000, "#" * 100_000, f"#{BLANK * 50}", "\n \t" * 30_000])
-def test_empty_lines_of_a_paste_take_no_time(text: str) -> None:
+def test_empty_lines_of_a_paste_take_no_time(text):
     with within(2), pytest.raises(lp.LlamaparError, match="no known format"):
         lp.read_settings(text=f"a{text}")
 
@@ -433,7 +430,7 @@ def _unknown_words(row: dict[str, Any]) -> set[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["title"]))
-def test_a_row_says_only_what_the_reader_knows(row: dict[str, Any]) -> None:
+def test_a_row_says_only_what_the_reader_knows(row):
     assert _unknown_words(row) == set()
     assert {*row.get("oddities", ())} <= {*mapped.ODDITIES}
     assert {*row.get("before", ()), *row.get("beside", ())} <= {row["title"] for row in ROWS}
@@ -444,7 +441,7 @@ def test_a_row_says_only_what_the_reader_knows(row: dict[str, Any]) -> None:
     assert row.get("reader", "row") in mapped.READERS
 
 
-def test_an_unknown_word_of_a_row_is_noticed() -> None:
+def test_an_unknown_word_of_a_row_is_noticed():
     row = {"recognised": [{"kyes": ["a"]}], "fields": {"tp": {"key": "tp", "defalt": 1}}, "feilds": {}}
     assert _unknown_words(row) == {"kyes", "defalt", "feilds"}
 
@@ -452,7 +449,7 @@ def test_an_unknown_word_of_a_row_is_noticed() -> None:
 # -- the launch line wins ---------------------------------------------------------------------------
 
 
-def test_a_batch_of_another_section_leaves_the_batch_as_it_is() -> None:
+def test_a_batch_of_another_section_leaves_the_batch_as_it_is():
     text = CASES["nt-11-doremi-2.8b"]["text"]
     plain, beside = (
         lp.read_settings(text=text),

@@ -1,7 +1,5 @@
 """The page without an install: what is made without npm, and the panels on its stand-ins."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import importlib.util
@@ -12,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from plotly.offline import get_plotlyjs_version
@@ -36,11 +33,11 @@ chapters = sys.modules["chapters"]
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+def built(tmp_path_factory):
     """The site without npm, and what its panels open with."""
     site, made = tmp_path_factory.mktemp("built") / "site", []
 
-    def panels(*films: Path) -> Any:
+    def panels(*films):
         made.append(opened(*films))
         return made[-1]
 
@@ -52,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 @pytest.mark.parametrize("panel", [Explorer, Clinic])
-def test_a_panel_opens_on_stand_ins_with_the_state_that_anywidget_sends(built: Any, panel: Any) -> None:
+def test_a_panel_opens_on_stand_ins_with_the_state_that_anywidget_sends(built, panel):
     _, made = built
     opening = made["opening"][panel.__name__.lower()]
     real = json.loads(json.dumps(panel().get_state()))
@@ -74,8 +71,8 @@ print(json.dumps(heard))
 """
 
 
-def test_the_real_explorer_is_driven_through_the_stand_ins() -> None:
-    steps: list[Any] = [
+def test_the_real_explorer_is_driven_through_the_stand_ins():
+    steps = [
         ("set", {"changes": {"preset": "llama3-8b", "tp": 16, "pp": 1, "dp": 1}}),
         ("copy", {"name": "CLI"}),
         ("set", {"changes": {"no_such": 1}}),
@@ -95,19 +92,17 @@ def test_the_real_explorer_is_driven_through_the_stand_ins() -> None:
 
 
 @pytest.fixture
-def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(_: object) -> None:
+def no_threads(monkeypatch):
+    def none(_):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", none)
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_without_threads_the_work_is_done_and_a_run_says_what_it_needs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    shown: list[int] = []
-    work: Background[int] = Background(shown.append)
+def test_without_threads_the_work_is_done_and_a_run_says_what_it_needs(monkeypatch):
+    shown = []
+    work = Background(shown.append)
     work._go(1, lambda stop: work._put(stop, 2), "test")
     assert shown == [1, 2]
     assert work.wait()
@@ -124,8 +119,8 @@ def test_without_threads_the_work_is_done_and_a_run_says_what_it_needs(
 
 
 @pytest.mark.usefixtures("no_threads")
-def test_without_threads_a_search_goes_on_between_messages_and_can_be_stopped() -> None:
-    async def page() -> tuple[list[str], bool, list[str]]:
+def test_without_threads_a_search_goes_on_between_messages_and_can_be_stopped():
+    async def page():
         panel = Explorer(tab="plan")
         states = [str(panel.planned["state"])]
         await asyncio.sleep(0)  # a slice
@@ -149,8 +144,8 @@ def test_without_threads_a_search_goes_on_between_messages_and_can_be_stopped() 
 
 
 def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stale(
-    built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    built, tmp_path, monkeypatch
+):
     site, _ = built
     assert not building.is_stale(site)
     pages = sorted(path.relative_to(site) for path in site.rglob("*.html"))
@@ -181,11 +176,11 @@ def test_a_site_is_made_without_npm_but_for_its_python_and_knows_when_it_is_stal
 
 
 @pytest.mark.skipif(not (BUILT / "made.txt").is_file(), reason="no site here: make site")
-def test_the_site_that_stands_here_is_not_stale() -> None:
+def test_the_site_that_stands_here_is_not_stale():
     assert not building.is_stale(BUILT), "build/site is older than its sources: make site"
 
 
-def test_without_npm_the_builder_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_npm_the_builder_says_so(tmp_path, monkeypatch):
     assert building.PLOTLY[1] == get_plotlyjs_version(), "the page's is the notebooks'"
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(building.NoNpm, match="comes from npm, which is not here; on Debian: apt-get"):
@@ -197,7 +192,7 @@ def test_without_npm_the_builder_says_so(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.deep
 @pytest.mark.skipif(shutil.which("npm") is None, reason="no npm")
-def test_a_random_walk_shows_the_same_in_the_page_s_python(tmp_path: Path) -> None:
+def test_a_random_walk_shows_the_same_in_the_page_s_python(tmp_path):
     site = tmp_path / "site"
     building.build(site)
     steps = ["2000", "7"]
@@ -211,7 +206,7 @@ def test_a_random_walk_shows_the_same_in_the_page_s_python(tmp_path: Path) -> No
     assert digests[0] == digests[1]
 
 
-def test_a_small_block_of_the_course_is_shown_as_svg() -> None:
+def test_a_small_block_of_the_course_is_shown_as_svg():
     data = {"text/plain": ["rank <1>"], "image/png": "AAAA\n", "image/svg+xml": ["<svg>\n", "</svg>"]}
     drawn = base64.b64encode(b"<svg>\n</svg>").decode()
     assert chapters.shown({"data": data}) == (
@@ -222,7 +217,7 @@ def test_a_small_block_of_the_course_is_shown_as_svg() -> None:
     assert 'src="data:image/png;base64,AAAA"' in chapters.shown({"data": data})
 
 
-def test_what_would_spoil_a_question_is_folded_on_the_page() -> None:
+def test_what_would_spoil_a_question_is_folded_on_the_page():
     output = {"output_type": "stream", "text": ["8,192"]}
     cell = {"cell_type": "code", "source": ["1"], "outputs": [output]}
     for metadata, begins in (
@@ -236,7 +231,7 @@ def test_what_would_spoil_a_question_is_folded_on_the_page() -> None:
         assert ("<details>" in body) is bool(begins)
 
 
-def test_a_heading_of_the_course_has_the_id_that_a_link_names() -> None:
+def test_a_heading_of_the_course_has_the_id_that_a_link_names():
     made = chapters.anchored("<h1>Words</h1>\n<h2>KV head</h2>\n<h2>1. <code>wq</code>, cut</h2>")
     assert made == (
         '<h1>Words</h1>\n<h2 id="KV-head">KV head</h2>\n<h2 id="1.-wq,-cut">1. <code>wq</code>, cut</h2>'

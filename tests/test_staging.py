@@ -1,7 +1,5 @@
 """A pipeline that is watched: its operations, what is sent, the update after it, each beside a run's own."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -70,7 +68,7 @@ def near(own: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("layout", few([Layout(pp=2), Layout(pp=4, tp=2), Layout(tp=4, pp=2)], 1), ids=str)
-def test_each_stage_draws_letters_of_its_own(layout: Layout) -> None:
+def test_each_stage_draws_letters_of_its_own(layout):
     """The word itself is at the end, by the reference on one process, not by what is watched."""
     task = watch_task("llama", None, layout)
     setting, model = task.setting, task.setting.model
@@ -90,7 +88,7 @@ def test_each_stage_draws_letters_of_its_own(layout: Layout) -> None:
     assert logits[0].allclose(wanted, rtol=0.15, atol=1e-9)  # the attention's faint letters are in the norm
 
 
-def test_micro_batches_have_marks_of_their_own() -> None:
+def test_micro_batches_have_marks_of_their_own():
     tape = tape_of("llama", Layout(pp=2), micro_batches=4)
     seen = [s.values[0][0, :, ROWS : ROWS + MARKS] for s in operations(tape) if s.code[:2] == "0F"]
     assert [int(mark.mean(0).argmax()) for mark in seen] == [0, 1, 2, 3]
@@ -101,7 +99,7 @@ def test_micro_batches_have_marks_of_their_own() -> None:
 
 @pytest.mark.parametrize("data", ["teaching", "random"])
 @pytest.mark.parametrize("layout", few([Layout(pp=2, cp=2, tp=2, zero=3), EIGHT, Layout(pp=4)], 1), ids=str)
-def test_numbers_and_collectives_are_those_of_a_run(layout: Layout, data: str) -> None:
+def test_numbers_and_collectives_are_those_of_a_run(layout, data):
     task = watch_task("llama", None, layout, data=data, options={"micro_batches": 4})
     run, tape = run_of(task, "llama"), watched(task)
     for name in ("loss", "logits"):
@@ -128,7 +126,7 @@ UPDATED = [Layout(dp=2, zero=2), Layout(dp=2, cp=2, zero=3), Layout(pp=2, tp=2),
 
 
 @pytest.mark.parametrize("layout", few(UPDATED, 2), ids=lambda layout: f"{layout} zero={layout.zero}")
-def test_an_update_is_that_of_a_run(layout: Layout) -> None:
+def test_an_update_is_that_of_a_run(layout):
     task = watch_task("step", None, layout)
     run, tape = run_of(task, "step"), watched(task)
     for report in run.reports:
@@ -144,7 +142,7 @@ def test_an_update_is_that_of_a_run(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("zero", [1, 2, 3])
-def test_an_update_is_of_the_own_shard(zero: int) -> None:
+def test_an_update_is_of_the_own_shard(zero):
     tape = tape_of("step", Layout(dp=2, zero=zero))
     of = [(s, kinds(s)["dp"]) for s in tape.steps if s.name.startswith("layers.0.feed_forward.w1.weight")]
     whole, shard = ("copy", None), ("piece", 0)
@@ -166,7 +164,7 @@ def test_an_update_is_of_the_own_shard(zero: int) -> None:
         assert kind == {"reduce_scatter", "all_gather"}
 
 
-def test_later_steps_are_beside_those_of_one_process() -> None:
+def test_later_steps_are_beside_those_of_one_process():
     tape = tape_of("step", Layout(pp=2, dp=2, zero=2), steps=2)
     assert sum(s.name == "norm" for s in tape.steps) == 2 * 2
     assert all(step.at for step in tape.steps)
@@ -177,7 +175,7 @@ def test_later_steps_are_beside_those_of_one_process() -> None:
 
 
 @pytest.mark.parametrize("schedule", few(ORDERS, 2))
-def test_operations_are_those_of_the_schedule(schedule: str) -> None:
+def test_operations_are_those_of_the_schedule(schedule):
     """Each on the ranks of its stage alone, in the order of its row, and in time over all rows."""
     task = watch_task("llama", None, Layout(pp=2, tp=2), options={"schedule": schedule, "micro_batches": 4})
     tape, table = watched(task), task.setting.schedule
@@ -194,7 +192,7 @@ def test_operations_are_those_of_the_schedule(schedule: str) -> None:
     assert not tape.errors
 
 
-def test_a_send_is_a_step_on_the_next_stage() -> None:
+def test_a_send_is_a_step_on_the_next_stage():
     tape = tape_of("llama", EIGHT, micro_batches=4)
     found = sends(tape)
     assert len(found) == 8
@@ -211,7 +209,7 @@ def test_a_send_is_a_step_on_the_next_stage() -> None:
         assert kinds(step) == {"dp": ("piece", 0), "tp": ("piece", 1)}
 
 
-def test_an_operation_reads_what_was_sent_and_its_lines_stand_before_it() -> None:
+def test_an_operation_reads_what_was_sent_and_its_lines_stand_before_it():
     tape = tape_of("llama", Layout(pp=2), micro_batches=2)
     arrived = {s.code: n for n, s in sends(tape)}
     at = next(n for n, s in enumerate(tape.steps) if s.code.startswith("1F0,"))
@@ -227,7 +225,7 @@ def test_an_operation_reads_what_was_sent_and_its_lines_stand_before_it() -> Non
 
 
 @pytest.mark.parametrize(("program", "layout"), [("llama", EIGHT), ("step", Layout(pp=2, dp=2, zero=3))])
-def test_the_film_is_plain(program: str, layout: Layout) -> None:
+def test_the_film_is_plain(program, layout):
     made = film(tape_of(program, layout))
     assert json.loads(json.dumps(made)) == made
     assert made["axes"] == {axis: layout.size(axis) for axis in ("tp", "cp", "pp", "dp")}
@@ -238,7 +236,7 @@ def test_the_film_is_plain(program: str, layout: Layout) -> None:
     assert all(step["code"] in lines[step["line"] - 1] for step in named)
 
 
-def test_rows_move_to_the_next_stage_and_the_caption_says_so() -> None:
+def test_rows_move_to_the_next_stage_and_the_caption_says_so():
     made = film(tape_of("llama", EIGHT, micro_batches=2))
     step = next(s for s in made["steps"] if s["event"] and s["event"]["kind"] == "send")
     assert (step["axis"], step["depth"]) == ("pp", 0)
@@ -269,7 +267,7 @@ def test_rows_move_to_the_next_stage_and_the_caption_says_so() -> None:
 STAGE = source_of(followed(PROGRAMS["llama"]))
 
 
-def test_an_edit_of_the_stage_is_shown_where_it_begins() -> None:
+def test_an_edit_of_the_stage_is_shown_where_it_begins():
     layout = Layout(pp=2, tp=2, sequence_parallel=False)
     right = watched(watch_task("llama", None, layout))
     source = STAGE.replace("layer_weights(weights, layer))", "layer_weights(weights, layer)) + stage.stage")

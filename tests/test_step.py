@@ -1,7 +1,5 @@
 """The whole training step, through pipelines too: equal to one process, and to transformers and torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -10,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count, product
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -134,7 +131,7 @@ def check(case: Case) -> None:
         assert [done.action for done in report.work.operations] == list(table.ranks[pp_rank])
 
 
-def test_a_step_equals_one_process(counts: Callable[[int, int, int], int]) -> None:
+def test_a_step_equals_one_process(counts):
     longer = random.Random(0).sample(CASES, counts(0, 8, len(CASES)))
     for case in sorted(
         [*SHORT[: counts(4, 7, 7)], *longer], key=lambda case: (case.engine, case.layout.world)
@@ -142,7 +139,7 @@ def test_a_step_equals_one_process(counts: Callable[[int, int, int], int]) -> No
         check(case)
 
 
-def test_weights_change_and_a_later_step_starts_from_them() -> None:
+def test_weights_change_and_a_later_step_starts_from_them():
     one, two = (Case("local", Layout(dp=2), 1).run(steps=n) for n in (1, 2))
     assert one.loss_curve.losses == two.loss_curve.losses[:1]
     assert one.loss_curve.norms[0] > 1  # so that clipping has something to do
@@ -152,7 +149,7 @@ def test_weights_change_and_a_later_step_starts_from_them() -> None:
             assert not torch.equal(own, later.state[name])
 
 
-def test_sums_of_gradients_and_the_state_are_float32_where_weights_are_bfloat16() -> None:
+def test_sums_of_gradients_and_the_state_are_float32_where_weights_are_bfloat16():
     result = Case("local", Layout(dp=2), 0).run(dtype="bfloat16", steps=1)
     check_sent(result)
     (own, *_) = result.reports
@@ -162,7 +159,7 @@ def test_sums_of_gradients_and_the_state_are_float32_where_weights_are_bfloat16(
     assert torch.equal(own.state["master.output.weight"].bfloat16(), own.state["output.weight"])
 
 
-def test_bfloat16_on_a_narrow_model_is_held_to_what_one_process_rounds() -> None:
+def test_bfloat16_on_a_narrow_model_is_held_to_what_one_process_rounds():
     """Off by 0.07, where one process is off by 0.07 of itself in float64; what is broken is off by more."""
     layout = Layout(tp=2, pp=2, dp=2)
     options = {"dtype": "bfloat16", "seed": 2, "steps": 1}
@@ -195,9 +192,7 @@ _right_adamw = update.adamw
 
 
 @pytest.mark.parametrize("wrong", [_without_bias_correction, _decay_in_the_gradient])
-def test_the_reference_of_a_step_shares_no_update_with_it(
-    wrong: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_reference_of_a_step_shares_no_update_with_it(wrong, monkeypatch):
     monkeypatch.setattr(update, "adamw", wrong)
     result = lp.run("step", MODEL, Layout(tp=2), dtype="float64", seq_len=16, device="cpu")
     assert not result.errors
@@ -205,7 +200,7 @@ def test_the_reference_of_a_step_shares_no_update_with_it(
 
 
 @pytest.mark.parametrize("size", [0.01, 0.5, 1.0, 30.0])
-def test_gradients_are_clipped_as_torch_clips_them(size: float) -> None:
+def test_gradients_are_clipped_as_torch_clips_them(size):
     """Those below the norm stay as they are."""
     weight = torch.zeros(4, dtype=torch.float64, requires_grad=True)
     gradient = torch.tensor([1.0, -2.0, 2.0, 4.0], dtype=torch.float64) / 5 * size
@@ -215,12 +210,12 @@ def test_gradients_are_clipped_as_torch_clips_them(size: float) -> None:
     assert torch.equal(gradient * factor, weight.grad)
 
 
-def test_a_rounding_of_a_gradient_moves_a_weight_as_far_as_is_allowed() -> None:
+def test_a_rounding_of_a_gradient_moves_a_weight_as_far_as_is_allowed():
     """1e-15 becomes 1e-10 where a gradient is as small as eps, and nothing where it is large."""
     training, g, off = Training(), torch.tensor([1e-8, 1.0], dtype=torch.float64), 1e-15
     zero = torch.zeros_like(g)
 
-    def after(gradient: torch.Tensor) -> torch.Tensor:
+    def after(gradient):
         return update.adamw(update.ParameterState(zero, zero, zero), gradient, training, 1).master
 
     moved = (after(g + off) - after(g)).abs()
@@ -233,7 +228,7 @@ def test_a_rounding_of_a_gradient_moves_a_weight_as_far_as_is_allowed() -> None:
         assert 0 < limit.min() < limit.max() <= 2 * training.lr + 1e-12
 
 
-def test_what_is_no_training_step_is_refused() -> None:
+def test_what_is_no_training_step_is_refused():
     with pytest.raises(LlamaparError, match="llama updates no weights"):
         prepare("llama", MODEL, RunOptions(Layout(), steps=2))
     with pytest.raises(LlamaparError, match="steps=0: steps must be a whole number"):
@@ -241,7 +236,7 @@ def test_what_is_no_training_step_is_refused() -> None:
     assert lp.run("step", MODEL, Layout(), backward=False, seq_len=16, device="cpu").ok
 
 
-def test_the_corpus_goes_on_from_step_to_step() -> None:
+def test_the_corpus_goes_on_from_step_to_step():
     task, _, _ = prepare("step", "tiny", RunOptions(Layout(dp=2), steps=2, seq_len=16))
     ids = token_ids(task.setting.model.vocab_size)
     text = [ids[character] for character in CORPUS * 2]
@@ -252,7 +247,7 @@ def test_the_corpus_goes_on_from_step_to_step() -> None:
     assert given["step1.tokens"].flatten().tolist() == text[batch.numel() : 2 * batch.numel()]
 
 
-def test_the_command_trains(run: Any) -> None:
+def test_the_command_trains(run):
     line = "run step --model tiny --tp 2 --pp 2 --zero 2 --schedule zbv --micro-batches 4 --seq-len 8"
     status, out, err = run(f"{line} --steps 2 --dtype float64 --device cpu --json")
     told = json.loads(out)
@@ -280,7 +275,7 @@ def renamed(wholes: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_transformers_with_torchs_adamw_takes_the_same_steps() -> None:
+def test_transformers_with_torchs_adamw_takes_the_same_steps():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     layout = Layout(tp=2, pp=2)
@@ -319,7 +314,7 @@ def test_transformers_with_torchs_adamw_takes_the_same_steps() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", pytest.param("bfloat16", marks=pytest.mark.soak)])
-def test_the_next_step_in_another_layout_is_the_next_step_here(tmp_path: Path, dtype: str) -> None:
+def test_the_next_step_in_another_layout_is_the_next_step_here(tmp_path, dtype):
     here = Case("local", Layout(tp=2, dp=2), 2, MODEL)
     there = Layout(tp=1, pp=2, dp=2, zero=1)
     torch.save(lp.checkpoint.whole_state(here.run(steps=2, dtype=dtype)), tmp_path / "state.pt")
@@ -340,7 +335,7 @@ def test_the_next_step_in_another_layout_is_the_next_step_here(tmp_path: Path, d
             assert torch.equal(own, all_here.state[rank][name]), name
 
 
-def test_a_run_without_a_step_has_no_state_to_save() -> None:
+def test_a_run_without_a_step_has_no_state_to_save():
     result = lp.run("mlp", MODEL, Layout(), device="cpu", seq_len=8)
     with pytest.raises(lp.CheckpointError, match="the run holds no state of a training step"):
         lp.checkpoint.whole_state(result)
@@ -375,7 +370,7 @@ def slip(*_: object) -> None:
 
 
 @pytest.mark.parametrize("engine", ["local", "processes"])
-def test_a_raise_in_the_middle_of_steps_is_told_and_the_next_run_works(engine: str) -> None:
+def test_a_raise_in_the_middle_of_steps_is_told_and_the_next_run_works(engine):
     result = of_two(slip, engine=engine)
     rank, error = next(iter(result.errors.items()))
     assert (rank, str(error)) == (1, "slipped")
@@ -384,7 +379,7 @@ def test_a_raise_in_the_middle_of_steps_is_told_and_the_next_run_works(engine: s
     assert of_two(engine=engine).ok
 
 
-def test_a_raise_in_a_local_update_is_told_and_the_next_run_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raise_in_a_local_update_is_told_and_the_next_run_works(monkeypatch):
     case = Case("local", Layout(tp=2, pp=2, dp=2), 3, MODEL)
     with monkeypatch.context() as slipped:
         slipped.setattr(update, "adamw", slip)
@@ -395,7 +390,7 @@ def test_a_raise_in_a_local_update_is_told_and_the_next_run_works(monkeypatch: p
     assert case.run(steps=1).ok
 
 
-def test_a_rank_that_is_killed_in_the_middle_of_the_steps_is_named() -> None:
+def test_a_rank_that_is_killed_in_the_middle_of_the_steps_is_named():
     with pytest.raises(RankFailure, match="rank 1 was killed by SIGKILL") as caught:
         of_two(kill)
     assert caught.value.first == 1
@@ -405,7 +400,7 @@ def test_a_rank_that_is_killed_in_the_middle_of_the_steps_is_named() -> None:
     assert any(text in caught.value.ranks[0] for text in said), caught.value.ranks[0]
 
 
-def test_a_rank_that_hangs_in_the_middle_of_the_steps_is_named_and_who_waited_for_it() -> None:
+def test_a_rank_that_hangs_in_the_middle_of_the_steps_is_named_and_who_waited_for_it():
     with pytest.raises(RankFailure, match="time-out: no rank made progress for 2 s") as caught:
         of_two(sleep, timeout=2)
     assert caught.value.first == 1

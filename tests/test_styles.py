@@ -1,7 +1,5 @@
 """Styles of the panels: several stand on one page, so that a rule of one must not reach into another."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 
@@ -20,7 +18,7 @@ def outside(css: str, root: str) -> list[str]:
     return found
 
 
-def test_no_panel_styles_what_another_one_has() -> None:
+def test_no_panel_styles_what_another_one_has():
     read = {name: (files("llamapar.panels") / f"{name}.css").read_text("utf-8") for name in PANELS}
     others = {name: outside(css, PANELS[name]) for name, css in read.items()}
     # A question marks the cells of JupyterLab that stay folded behind it.
@@ -29,7 +27,7 @@ def test_no_panel_styles_what_another_one_has() -> None:
     assert found == {"clinic": [".lp-opened"], "box": [behind]}
 
 
-def test_an_open_rule_would_be_noticed() -> None:
+def test_an_open_rule_would_be_noticed():
     css = (
         ".lp-watch {\n  .lp-at { x: 1 }\n  @media print { .lp-far { x: 1 } }\n}\n.lp-at > b, .lp-bar { x: 1 }"
     )

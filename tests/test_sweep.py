@@ -1,7 +1,5 @@
 """`lp.check` held against the real code of five frameworks, over random layouts that it had never seen."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -68,7 +66,7 @@ def compared(tool: str, asked: dict[str, Any], outcome: Any) -> str:
 
 
 @pytest.mark.parametrize("tool", few(OUTCOMES, 2))
-def test_check_says_what_the_real_code_does(tool: str) -> None:
+def test_check_says_what_the_real_code_does(tool):
     """No missed failure, no false alarm, and the message is the tool's own."""
     found = Counter(compared(tool, asked, outcome) for asked, outcome in OUTCOMES[tool])
     assert set(found) <= {"runs", "refused", "runs something else"}, found

@@ -1,7 +1,5 @@
 """Tables as text: folded to a width with nothing lost, and in a real terminal of 40 and 120 columns."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -41,7 +39,7 @@ def letters(texts: list[str]) -> Counter[str]:
 
 @given(tables(), st.integers(8, 130))
 @example([["", "", "1 ", "0"]], 8)
-def test_a_folded_table_keeps_to_its_width_and_loses_nothing(rows: list[list[str]], width: int) -> None:
+def test_a_folded_table_keeps_to_its_width_and_loses_nothing(rows, width):
     text = text_table("", rows[0], rows[1:], width=width)
     assert max(map(len, text.split("\n"))) <= width
     missing = letters([text])
@@ -53,19 +51,19 @@ def test_a_folded_table_keeps_to_its_width_and_loses_nothing(rows: list[list[str
     assert min(missing.values(), default=0) >= 0
 
 
-def test_a_word_that_fits_stays_in_its_line() -> None:
+def test_a_word_that_fits_stays_in_its_line():
     assert fold("ab cd ef", 5) == "ab cd\n  ef"
 
 
 @given(st.text("ab 1.,_/·\n", max_size=80), st.integers(8, 60))
-def test_a_folded_text_keeps_to_its_width_and_loses_nothing(text: str, width: int) -> None:
+def test_a_folded_text_keeps_to_its_width_and_loses_nothing(text, width):
     folded = fold(text, width)
     assert max(map(len, folded.split("\n"))) <= width
     assert "".join(folded.split()) == "".join(text.split())
     assert fold(text, None) == text
 
 
-def test_columns_that_do_not_stand_side_by_side_follow_below() -> None:
+def test_columns_that_do_not_stand_side_by_side_follow_below():
     head, rows = ["stage", "parameters", "gradients", "activations"], [[0, "5.68", "11.37", "3.50"]]
     assert text_table("title", head, rows, "foot", width=30) == (
         "title\n"
@@ -93,7 +91,7 @@ WITH_TORCH = [
 
 
 @pytest.mark.parametrize("columns", [40, 120])
-def test_every_table_keeps_to_the_terminals_width(columns: int, tmp_path: Path) -> None:
+def test_every_table_keeps_to_the_terminals_width(columns, tmp_path):
     save_hf(tmp_path / "old", tiny())
     commands = COMMANDS if columns > 40 else COMMANDS + WITH_TORCH
     script = (
@@ -108,7 +106,7 @@ def test_every_table_keeps_to_the_terminals_width(columns: int, tmp_path: Path) 
         assert figure in joined
 
 
-def test_a_pipe_is_not_folded(tmp_path: Path) -> None:
+def test_a_pipe_is_not_folded(tmp_path):
     script = f"import shlex\nfrom llamapar.cli import main as cli\ncli.main(shlex.split({COMMANDS[2]!r}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment())
     assert max(map(len, done.stdout.splitlines())) > 200

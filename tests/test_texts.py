@@ -4,8 +4,6 @@ A line that begins with `## ` says what the entries under it hold, and gives the
 `python tests/test_texts.py` writes all pages anew; read the difference before you commit it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -87,7 +85,7 @@ def answer(asked: str, names: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_text_is_as_it_stands(page: Path) -> None:
+def test_every_text_is_as_it_stands(page):
     for asked, printed, now in answers(page):
         assert now.rstrip() == printed.rstrip(), asked
 

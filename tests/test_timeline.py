@@ -1,7 +1,5 @@
 """A schedule in time: known bubbles, chunks in flight, what ranks wait for, and the same as text."""
 
-from __future__ import annotations
-
 import random
 import re
 import time
@@ -20,7 +18,7 @@ def small(name: str, **given: int) -> lp.Schedule:
 # -- what others have counted ----------------------------------------------------------------------
 
 
-def test_known_bubbles() -> None:
+def test_known_bubbles():
     """ISCA 2025 section 3.1.1 prints 12 and 5 %; the formula is (pp - 1) / (v·m)."""
     for many, bubble in ((16, 0.1171875), (32, 0.05859375)):
         made = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=many).timeline()
@@ -32,14 +30,14 @@ def test_known_bubbles() -> None:
             assert made.bubble == pytest.approx((pp - 1) / many)
 
 
-def test_a_name_promises_nothing() -> None:
+def test_a_name_promises_nothing():
     """torch's ZBV has bubbles at its ends even where the halves of a backward take as long as a forward."""
     bubbles = dict.fromkeys(("zbv", "dualpipev", "interleaved-zero-bubble"), 0.0625)
     bubbles |= dict.fromkeys(("interleaved-1f1b", "looped-bfs"), 0.1875)
     assert {name: small(name).timeline().bubble for name in bubbles} == bubbles
 
 
-def test_the_order_of_the_paper_when_sending_takes_time() -> None:
+def test_the_order_of_the_paper_when_sending_takes_time():
     """ISCA 2025 figure 9, pp=4 and 12 micro-batches: 401.9, 401.7, 398.5 TFLOPs; 49.1, 46.4, 42.4 GB."""
     given = {"pp": 4, "virtual_stages": 2, "micro_batches": 12}
     made = [
@@ -53,7 +51,7 @@ def test_the_order_of_the_paper_when_sending_takes_time() -> None:
     assert chunks == [24, 13, 11]
 
 
-def test_it_is_quick() -> None:
+def test_it_is_quick():
     schedule = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=128)
     assert sum(map(len, schedule.ranks)) == 32_768
     start = time.process_time()
@@ -66,7 +64,7 @@ def test_it_is_quick() -> None:
 
 @pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("p2p", [0.0, 0.3])
-def test_nothing_runs_before_what_it_needs(name: str, p2p: float) -> None:
+def test_nothing_runs_before_what_it_needs(name, p2p):
     """Each operation starts at the latest of its rank's last end and what it needs, read here by itself."""
     made = small(name).timeline(forward=1.5, backward=2.5, inputs=1.25, weights=0.75, p2p=p2p)
     s = made.schedule
@@ -89,7 +87,7 @@ def test_nothing_runs_before_what_it_needs(name: str, p2p: float) -> None:
             free = end
 
 
-def test_a_walk_ends_exactly_where_something_can_go_on() -> None:
+def test_a_walk_ends_exactly_where_something_can_go_on():
     """Shuffled tables: `problem` and a search that runs whatever is ready say the same."""
     drawn = random.Random(14)
     fine = 0
@@ -100,7 +98,7 @@ def test_a_walk_ends_exactly_where_something_can_go_on() -> None:
             i = drawn.randrange(len(row) - 1)
             row[i], row[i + 1] = row[i + 1], row[i]
         table = lp.Schedule("own", 2, 1, 3, "loop", tuple(map(tuple, rows)))
-        done: set[tuple[str, int, int]] = set()
+        done = set()
         left = rows
         while any(row and needed(row[0]) <= done and (done.add(tuple(row.pop(0))) or True) for row in left):
             pass
@@ -116,7 +114,7 @@ def needed(action: Action) -> set[tuple[str, int, int]]:
     return {("F", stage, number), *([("B", 1, number)] if stage == 0 else [])}
 
 
-def test_a_table_that_cannot_run_has_no_timeline() -> None:
+def test_a_table_that_cannot_run_has_no_timeline():
     with pytest.raises(lp.LayoutError, match=r"^rank 0 cannot run 0B0"):
         lp.Schedule.read(["0B0 0F0", "1F0 1B0"]).timeline()
     for given in ({"forward": -1.0}, {"p2p": float("nan")}):
@@ -127,7 +125,7 @@ def test_a_table_that_cannot_run_has_no_timeline() -> None:
 # -- at a time -------------------------------------------------------------------------------------
 
 
-def test_the_chunks_over_time_peak_where_the_table_says() -> None:
+def test_the_chunks_over_time_peak_where_the_table_says():
     for name in ORDERS:
         made = small(name).timeline()
         for rank in range(4):
@@ -139,7 +137,7 @@ def test_the_chunks_over_time_peak_where_the_table_says() -> None:
 # -- as text ---------------------------------------------------------------------------------------
 
 
-def test_two_timelines_on_one_axis() -> None:
+def test_two_timelines_on_one_axis():
     one, other = (lp.schedule(name, pp=2, micro_batches=2).timeline() for name in ("gpipe", "1f1b"))
     both = one.beside(other)
     assert both.text() == f"{one.text()}\n\n{other.text()}"
@@ -151,7 +149,7 @@ def test_two_timelines_on_one_axis() -> None:
         both.at(long.end + 1)
 
 
-def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_word() -> None:
+def test_a_bubble_is_a_share_of_compute_wherever_a_percentage_stands_beside_the_word():
     """The panel's line on time and a step's terms speak of idle shares, of all time."""
     made = lp.schedule("1f1b", pp=4, micro_batches=8).timeline()
     cost = lp.cost("llama3-8b", {"pp": 4}, seq_len=8192, global_batch=8)

@@ -1,7 +1,5 @@
 """The torchrun engine: two agents on one machine, and what becomes of ranks that raise, hang or die."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -10,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +55,13 @@ SUM = 'collectives.all_reduce(collectives.copy(x, mesh, "tp") / setting.layout.t
 
 
 @pytest.fixture
-def few(counts: Callable[[int, int, int], int]) -> range:
+def few(counts):
     """How often it is shown: a start takes ten seconds and more, and the soak has more ranks instead."""
     return range(counts(1, 1, 5))
 
 
 @pytest.fixture
-def world(soak: bool) -> int:
+def world(soak):
     """How many ranks, where torchrun itself is left out."""
     return 4 if soak else 2
 
@@ -165,7 +163,7 @@ def told_by_two(line: str, expected: int = 0, static: bool = False) -> Any:
 @pytest.mark.parametrize(
     "static", [pytest.param(False, marks=pytest.mark.soak), pytest.param(True, marks=pytest.mark.deep)]
 )
-def test_two_agents_tell_what_processes_tell(static: bool) -> None:
+def test_two_agents_tell_what_processes_tell(static):
     expected = lp.run("attention", "tiny", lp.Layout(tp=2, cp=2), dtype="float64", device="cpu")
     result = told_by_two(RUN, static=static)
     assert (result["ok"], result["engine"], result["ranks"]) == (True, "torchrun", 4)
@@ -175,7 +173,7 @@ def test_two_agents_tell_what_processes_tell(static: bool) -> None:
 
 
 @pytest.mark.soak
-def test_two_agents_take_training_steps_through_a_pipeline() -> None:
+def test_two_agents_take_training_steps_through_a_pipeline():
     pipeline = "--micro-batches 4 --seq-len 8 --dtype float64 --schedule zbv"
     result = told_by_two(f"step --model tiny --pp 2 --dp 2 --zero 2 --steps 2 --device cpu {pipeline}")
     assert (result["ok"], len(result["losses"])) == (True, 2)
@@ -186,7 +184,7 @@ def test_two_agents_take_training_steps_through_a_pipeline() -> None:
 
 
 @pytest.mark.soak
-def test_two_agents_tell_of_a_pipeline_that_stands_still() -> None:
+def test_two_agents_tell_of_a_pipeline_that_stands_still():
     pipeline = "--tp 2 --pp 2 --micro-batches 4 --seq-len 8 --fault send_receive_crossed --timeout 12"
     why = told_by_two(f"llama --model tiny --device cpu {pipeline}", expected=1)["error"]["why"]
     assert "the gradients of micro-batch 0 for stage 0 from rank 2: rank 0 arrived" in why
@@ -194,7 +192,7 @@ def test_two_agents_tell_of_a_pipeline_that_stands_still() -> None:
 
 
 @pytest.mark.soak
-def test_two_agents_with_bad_input() -> None:
+def test_two_agents_with_bad_input():
     result = told_by_two(f"{RUN} --tp 8", expected=1)  # torchrun's own, for the 2 of its ranks
     assert result["error"]["message"] == "the layout has 16 ranks, torchrun started 4"
 
@@ -202,7 +200,7 @@ def test_two_agents_with_bad_input() -> None:
 # -- its ranks -----------------------------------------------------------------------------------
 
 
-def test_every_rank_returns_the_result(tmp_path: Path, world: int) -> None:
+def test_every_rank_returns_the_result(tmp_path, world):
     told = ranks(tmp_path, world, "pass", count=2)
     assert [status for status, _, _ in told] == [0] * world, told
     summary = f"body  tp={world} cp=1 pp=1 dp=1 ({world} ranks, torchrun, cpu): equal to the reference"
@@ -212,7 +210,7 @@ def test_every_rank_returns_the_result(tmp_path: Path, world: int) -> None:
 
 
 @pytest.mark.soak
-def test_a_rank_that_raises(tmp_path: Path, few: range, world: int) -> None:
+def test_a_rank_that_raises(tmp_path, few, world):
     others = [rank for rank in range(world) if rank != 1]
     waited = f"was waiting in {HERE} when rank 1 raised ValueError: no luck"
     lines = [
@@ -227,7 +225,7 @@ def test_a_rank_that_raises(tmp_path: Path, few: range, world: int) -> None:
 
 
 @pytest.mark.soak
-def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None:
+def test_a_rank_that_never_comes(tmp_path, few, world):
     arrived = "rank 0" if world == 2 else "ranks 0, 2, 3"
     text = (
         "RankFailure: time-out: no rank made progress for 10 s\n"
@@ -243,7 +241,7 @@ def test_a_rank_that_never_comes(tmp_path: Path, few: range, world: int) -> None
 
 
 @pytest.mark.soak
-def test_ranks_that_never_end(tmp_path: Path, few: range, world: int) -> None:
+def test_ranks_that_never_end(tmp_path, few, world):
     """Nobody waits for anybody, and the time-out comes."""
     fault = "pass\n    while True: pass"
     numbers = ", ".join(map(str, range(world)))
@@ -267,9 +265,7 @@ def test_ranks_that_never_end(tmp_path: Path, few: range, world: int) -> None:
         (0, "pass\n    if dist.get_rank() == 0: ", "RankFailure: rank 0 is gone"),
     ],
 )
-def test_a_rank_that_is_killed(
-    tmp_path: Path, few: range, world: int, killed: int, fault: str, said: str
-) -> None:
+def test_a_rank_that_is_killed(tmp_path, few, world, killed, fault, said):
     for _ in few:
         told = ranks(tmp_path, world, f"{fault}os.kill(os.getpid(), signal.SIGKILL)")
         assert told.pop(killed)[:2] == (-signal.SIGKILL, "")

@@ -4,8 +4,6 @@ One file has a line for every option of every public function, once with the opt
 value of no type that it takes. mypy reads it once, with the settings of `make lint`, whose cache it shares.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import runpy
@@ -124,7 +122,7 @@ LINES = lines()
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+def answers(tmp_path_factory):
     """What mypy says of each line of the file, by its number among LINES."""
     path = tmp_path_factory.mktemp("user") / "user.py"
     head = (
@@ -150,25 +148,25 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
     return said
 
 
-def test_every_public_function_is_called() -> None:
+def test_every_public_function_is_called():
     assert {name.partition(":")[0] for name in CALLS} >= set(FUNCTIONS)
     assert sum(not refused for refused in LINES.values()) > 400
     assert sum(bool(refused) for refused in LINES.values()) > 400
 
 
 @pytest.mark.soak
-def test_a_type_checker_passes_what_is_right(answers: dict[int, list[str]]) -> None:
+def test_a_type_checker_passes_what_is_right(answers):
     right = {i: line for i, (line, refused) in enumerate(LINES.items()) if not refused}
     assert {line: answers[i] for i, line in right.items() if i in answers} == {}
 
 
 @pytest.mark.soak
-def test_a_type_checker_refuses_each_wrong_line_with_its_own_message(answers: dict[int, list[str]]) -> None:
+def test_a_type_checker_refuses_each_wrong_line_with_its_own_message(answers):
     for i, (line, refused) in enumerate(LINES.items()):
         if refused:
             assert answers.get(i, ["nothing"])[0].startswith(refused), (line, answers.get(i))
 
 
-def test_the_stub_says_what_the_table_says() -> None:
+def test_the_stub_says_what_the_table_says():
     """`python tools/keywords.py` writes it anew."""
     assert tool["STUB"].read_text(encoding="utf-8") == tool["written"]()

@@ -1,7 +1,5 @@
 """The table of the frameworks' verdicts on each rule's failing example is what `lp.check` says."""
 
-from __future__ import annotations
-
 import pytest
 
 from llamapar.frameworks import JUDGES
@@ -9,13 +7,13 @@ from test_rules import EXAMPLES, asked
 from verdicts import TABLE, verdict_of
 
 
-def test_every_framework_has_a_row_of_rules_that_are_there() -> None:
+def test_every_framework_has_a_row_of_rules_that_are_there():
     assert list(TABLE) == list(JUDGES)
     assert {code for row in TABLE.values() for code in row} <= set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_a_framework_does_with_each_example_what_the_table_says(name: str) -> None:
+def test_a_framework_does_with_each_example_what_the_table_says(name):
     jobs = {code: asked(code, framework=name).job for code in EXAMPLES}
     said = {code: JUDGES[name].judge(code, job).verdict for code, job in jobs.items()}
     assert said == {code: verdict_of(name, code) for code in EXAMPLES}

@@ -6,8 +6,6 @@ docstrings and annotations. `called` counts all functions that ran on the way: h
 passing. docs/architecture.md tells them. A journey may become shorter, and its row then says so.
 """
 
-from __future__ import annotations
-
 import inspect
 import sys
 import textwrap
@@ -112,7 +110,7 @@ WALKS: dict[str, tuple[Callable[[], Walk], int, int, int]] = {
 
 
 @pytest.mark.parametrize("name", WALKS)
-def test_a_journey_does_not_grow(name: str) -> None:
+def test_a_journey_does_not_grow(name):
     walk, stops, nodes, called = WALKS[name]
     walk()  # what is imported and cached on the first way is no part of it
     found = walk()
@@ -121,6 +119,6 @@ def test_a_journey_does_not_grow(name: str) -> None:
     assert found.called <= called, found
 
 
-def test_a_journey_that_does_not_arrive_is_noticed() -> None:
+def test_a_journey_that_does_not_arrive_is_noticed():
     with pytest.raises(AssertionError, match="does not come there"):
         walked(lambda: lp.heads("llama3-8b", tp=4), head_map.picture.__code__)

@@ -1,7 +1,5 @@
 """The wheel, installed where no checkout is: what it carries, what it says of itself, and what it answers."""
 
-from __future__ import annotations
-
 import email
 import json
 import os
@@ -41,7 +39,7 @@ def built_wheel(folder: Path, source: Path = PROJECT) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     return built_wheel(tmp_path_factory.mktemp("wheel"))
 
 
@@ -71,11 +69,11 @@ class Environment:
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Environment:
+def fresh(tmp_path_factory, wheel):
     return Environment(tmp_path_factory.mktemp("fresh"), wheel)
 
 
-def test_a_wheel_carries_the_library_the_course_and_its_settings(wheel: Path) -> None:
+def test_a_wheel_carries_the_library_the_course_and_its_settings(wheel):
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert {name for name in inside if not name.startswith("llamapar/shipped/")} == tracked("llamapar")
@@ -86,7 +84,7 @@ def test_a_wheel_carries_the_library_the_course_and_its_settings(wheel: Path) ->
     assert {name for name in shipped if name.startswith("docs/")} <= tracked("docs")
 
 
-def test_what_the_notebooks_link_to_is_in_the_wheel(wheel: Path) -> None:
+def test_what_the_notebooks_link_to_is_in_the_wheel(wheel):
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name.removeprefix("llamapar/shipped/") for name in archive.namelist()}
     wanted = set()
@@ -98,7 +96,7 @@ def test_what_the_notebooks_link_to_is_in_the_wheel(wheel: Path) -> None:
     assert {link.removeprefix("../") for link in wanted} <= shipped
 
 
-def test_the_metadata_of_the_wheel(wheel: Path) -> None:
+def test_the_metadata_of_the_wheel(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         said = email.message_from_bytes(archive.read(name))
@@ -120,7 +118,7 @@ def test_the_metadata_of_the_wheel(wheel: Path) -> None:
     assert "You write once how a Llama-style transformer is cut" in body
 
 
-def test_readme_leads_to_the_repository_once_it_has_an_address() -> None:
+def test_readme_leads_to_the_repository_once_it_has_an_address():
     for_an_index = runpy.run_path(str(PROJECT / "hatch_build.py"))["for_an_index"]
     text = "![A\nmap](docs/a.png) and [the course](docs/course.md#one), [a site](https://x.org/y), [up](#up)"
     at = "https://host.org/us/llamapar"
@@ -136,7 +134,7 @@ def test_readme_leads_to_the_repository_once_it_has_an_address() -> None:
     assert len(links(readme)) == len(links((PROJECT / "README.md").read_text()))
 
 
-def test_a_source_distribution_builds_the_same_wheel(tmp_path: Path, wheel: Path) -> None:
+def test_a_source_distribution_builds_the_same_wheel(tmp_path, wheel):
     code = f"from hatchling.build import build_sdist; build_sdist({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
     (packed,) = tmp_path.glob("*.tar.gz")
@@ -147,7 +145,7 @@ def test_a_source_distribution_builds_the_same_wheel(tmp_path: Path, wheel: Path
         assert {n: one.read(n) for n in one.namelist()} == {n: other.read(n) for n in other.namelist()}
 
 
-def test_the_bare_wheel_answers(fresh: Environment) -> None:
+def test_the_bare_wheel_answers(fresh):
     assert fresh.run("llamapar", "--version") == (0, f"llamapar {lp.__version__}\n", "")
     status, text, error = fresh.run("llamapar", "check", "llama3-8b", "--tp", "16")
     assert (status, error) == (1, "")
@@ -158,7 +156,7 @@ def test_the_bare_wheel_answers(fresh: Environment) -> None:
     assert Path(text.strip()).is_relative_to(fresh.bin.parent)
 
 
-def test_the_bare_wheel_says_what_is_missing(fresh: Environment) -> None:
+def test_the_bare_wheel_says_what_is_missing(fresh):
     fresh.home.joinpath("train.yaml").write_text("model: {}\n")
     for words, missing, extra in (
         (("run", "llama3-8b", "--tp", "2", "--shrink"), "torch", "run"),
@@ -171,7 +169,7 @@ def test_the_bare_wheel_says_what_is_missing(fresh: Environment) -> None:
         assert f"try  pip install 'llamapar[{extra}]'" in error
 
 
-def test_the_course_is_copied_and_nothing_is_overwritten(fresh: Environment) -> None:
+def test_the_course_is_copied_and_nothing_is_overwritten(fresh):
     status, text, error = fresh.run("llamapar", "course", "mine", "--copy")
     mine = fresh.home / "mine"
     assert (status, error) == (0, "")
@@ -199,14 +197,14 @@ def test_the_course_is_copied_and_nothing_is_overwritten(fresh: Environment) -> 
     )
 
 
-def test_a_course_that_cannot_open_is_not_copied(fresh: Environment) -> None:
+def test_a_course_that_cannot_open_is_not_copied(fresh):
     status, text, error = fresh.run("llamapar", "course", "unopened")
     assert (status, text) == (2, "")
     assert "jupyterlab is not installed" in error
     assert not (fresh.home / "unopened").exists()
 
 
-def test_a_copy_goes_through_no_link_that_stands_ready(fresh: Environment) -> None:
+def test_a_copy_goes_through_no_link_that_stands_ready(fresh):
     letter, notebooks = fresh.home / "letter", fresh.home / "baited" / "notebooks"
     letter.write_text("a letter")
     notebooks.mkdir(parents=True)
@@ -235,9 +233,7 @@ LINKS_AND_PIPES = "; the course follows no link and opens no pipe or device"
         ("file", ".jupyter", "{} is not a folder" + LINKS_AND_PIPES),
     ],
 )
-def test_a_course_that_cannot_be_copied(
-    fresh: Environment, tmp_path: Path, there: str, at: str, why: str
-) -> None:
+def test_a_course_that_cannot_be_copied(fresh, tmp_path, there, at, why):
     """It is refused before the first copy, and what stands there stays as it is."""
     target, mine = tmp_path / "target", tmp_path / "mine"
     mine.mkdir()

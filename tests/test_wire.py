@@ -1,7 +1,5 @@
 """The communication volume by formula beside the traces of real runs, and beside arithmetic by hand."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 
@@ -44,9 +42,9 @@ def pieces_sent(kind: str, ranks: int) -> int:
 @pytest.mark.parametrize(
     "kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send"]
 )
-def test_what_a_ring_sends_of_every_kind(kind: str) -> None:
+def test_what_a_ring_sends_of_every_kind(kind):
     """Beside the factors of NVIDIA's nccl-tests, doc/PERFORMANCE.md, and the pieces of a ring one by one."""
-    factors: dict[str, Any] = {
+    factors = {
         "all_reduce": lambda n: 2 * (n - 1) / n,
         "all_gather": lambda n: (n - 1) / n,
         "reduce_scatter": lambda n: (n - 1) / n,
@@ -78,7 +76,7 @@ CASES = [
 ]
 
 
-def test_every_rank_sends_what_the_formulas_say(counts: Any) -> None:
+def test_every_rank_sends_what_the_formulas_say(counts):
     for program, layout, cp_method, dtype in drawn(CASES, counts(16, 40, len(CASES))):
         sent(
             program,
@@ -90,14 +88,14 @@ def test_every_rank_sends_what_the_formulas_say(counts: Any) -> None:
         )
 
 
-def test_every_program_has_formulas() -> None:
+def test_every_program_has_formulas():
     """But Meta's own arithmetic of heads, which repeats K and V before they travel."""
     told = "what a program is made of goes into PARTS of llamapar/count/wire.py"
     assert set(PARTS) == set(lp.programs.PROGRAMS) - {"meta_attention"}, told
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_whole_model(tied: bool) -> None:
+def test_a_whole_model(tied):
     said = sent("llama", {"tp": 2, "cp": 2, "dp": 2}, SMALL.replace(tied=tied, n_layers=2))
     assert {phase for phase, _ in said.by_phase} == set(PHASES) - {"update"}
     assert set(said.by_axis) == {"tp", "cp", "dp"}
@@ -111,7 +109,7 @@ def test_a_whole_model(tied: bool) -> None:
     [{"tp": 2, "cp": 2, "dp": 2}, {"tp": 4, "dp": 2}, {"tp": 2, "cp": 2, "sequence_parallel": False}],
 )
 @pytest.mark.parametrize("program", ["attention", "llama"])
-def test_what_stands_beside_weights_is_summed_like_them(program: str, layout: dict[str, Any]) -> None:
+def test_what_stands_beside_weights_is_summed_like_them(program, layout):
     """tp=4 holds each KV head twice, and sums the gradients of its biases over the copies."""
     model = SMALL.replace(qkv_bias=True, o_bias=True, qk_norm=True)
     terms = sent(program, layout, model, kv_replication=True).terms
@@ -120,7 +118,7 @@ def test_what_stands_beside_weights_is_summed_like_them(program: str, layout: di
 
 
 @pytest.mark.parametrize(("padding", "rows"), [(None, 49), ("64", 64)])
-def test_vocabulary_rows_may_be_uneven(padding: str | None, rows: int) -> None:
+def test_vocabulary_rows_may_be_uneven(padding, rows):
     """97 rows over tp=2: 49 and 48; padded to 128 both hold 64."""
     model, layout = SMALL.replace(vocab_size=97), {"tp": 2, "dp": 2}
     result = lp.run("loss", model, layout, seq_len=8, padding=padding, force=True)
@@ -150,7 +148,7 @@ ZERO: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_what_zero_sends(counts: Any, deep: bool) -> None:
+def test_what_zero_sends(counts, deep):
     """Whole runs of every stage, whose gradients are one process's; slices may be uneven."""
     cases = [
         (layout, options, tied, again)
@@ -172,18 +170,18 @@ def test_what_zero_sends(counts: Any, deep: bool) -> None:
 
 
 @pytest.mark.parametrize("program", PARTS)
-def test_what_zero_3_sends_of_each_program(program: str) -> None:
+def test_what_zero_3_sends_of_each_program(program):
     terms = sent(program, {"dp": 2, "cp": 2, "zero": 3}).terms
     kinds = {t.kind for t in terms if t.axis == "dp-cp" and t.part != "sum of squares"}
     assert kinds == {"all_gather", "reduce_scatter"}
 
 
-def test_one_rank_sends_nothing() -> None:
+def test_one_rank_sends_nothing():
     said = sent("llama", {"tp": 1})
     assert (said.terms, said.by_axis, said.by_phase, said.bytes()) == ((), {}, {}, 0)
 
 
-def test_a_collective_left_out_is_seen() -> None:
+def test_a_collective_left_out_is_seen():
     with pytest.raises(AssertionError, match=r"^rank 0 sent Counter\(\) and not Counter\({"):
         sent("attention", {"tp": 4}, kv_replication=True, fault="no_kv_grad_sum")
 
@@ -191,7 +189,7 @@ def test_a_collective_left_out_is_seen() -> None:
 # -- against arithmetic by hand --------------------------------------------------------------------
 
 
-def test_a_layer_of_llama_405b_by_hand() -> None:
+def test_a_layer_of_llama_405b_by_hand():
     """TP 8 with sequence parallelism, 8192 tokens, bfloat16: 8192 · 16384 · 2 bytes = 256 MiB a time."""
     said = lp.traffic("block", BIG, {"tp": 8}, seq_len=8192, dtype="bfloat16")
     sent = 7 * 32 * 2**20  # of 8 pieces, all but one
@@ -206,7 +204,7 @@ def test_a_layer_of_llama_405b_by_hand() -> None:
     assert plain.by_phase == {("forward", "tp"): 4 * sent, ("backward", "tp"): 4 * sent}
 
 
-def test_keys_and_values_of_llama_405b_by_hand() -> None:
+def test_keys_and_values_of_llama_405b_by_hand():
     """CP 16, 131072 tokens, one KV head of 128 a rank: 131072 · 128 · 2 bytes = 32 MiB each of K and V."""
     layout = {"tp": 8, "cp": 16}
     said = lp.traffic("attention", BIG, layout, seq_len=131_072, dtype="bfloat16")
@@ -222,7 +220,7 @@ def test_keys_and_values_of_llama_405b_by_hand() -> None:
     assert sixteen.by_phase["gradients", "tp"] == 2 * 2 * 128 * 16_384  # two copies of each KV head
 
 
-def test_the_whole_of_llama_405b() -> None:
+def test_the_whole_of_llama_405b():
     """Its published layout, arXiv:2407.21783, table 4: 126 layers between an embedding and a head."""
     layout = {"tp": 8, "cp": 16, "pp": 16, "dp": 8}
     said = lp.traffic("llama", BIG, layout, seq_len=131_072, dtype="bfloat16")

@@ -1,7 +1,5 @@
 """Our arithmetic beside that of the real tools: tests/oracles, which the scripts of oracles/ have made."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -31,7 +29,7 @@ def name_of(case: dict[str, Any]) -> str:
     return "-".join(str(v) for k, v in case.items() if isinstance(v, (str, int)) and k != "message")
 
 
-def test_a_fixture_names_the_script_that_makes_it() -> None:
+def test_a_fixture_names_the_script_that_makes_it():
     texts = [fixture.read_text("utf-8") for fixture in (PROJECT / "tests" / "oracles").glob("*.js*[ln]")]
     scripts = set(re.findall(r"\boracles/\w+\.(?:py|toml)", "".join(texts)))
     assert len(scripts) >= 14
@@ -41,7 +39,7 @@ def test_a_fixture_names_the_script_that_makes_it() -> None:
 # -- torch: chunks, head-tail, masks ---------------------------------------------------------------
 
 
-def test_chunks_are_torchs() -> None:
+def test_chunks_are_torchs():
     for case in oracle("chunks"):
         split = Split(case["n"], case["k"])
         assert [len(shard) for shard in split] == case["sizes"]
@@ -51,14 +49,14 @@ def test_chunks_are_torchs() -> None:
 HEADTAIL = oracle("headtail")
 
 
-def test_head_tail_positions_are_torchs() -> None:
+def test_head_tail_positions_are_torchs():
     for case in (c for c in HEADTAIL if "positions" in c):
         made = lp.sequence({"cp": case["cp"]}, case["seq"])
         assert made.ok
         assert [[p for chunk in r.chunks for p in chunk] for r in made.ranks] == case["positions"]
 
 
-def test_what_torchs_balancer_refuses_is_not_even() -> None:
+def test_what_torchs_balancer_refuses_is_not_even():
     """`context_parallel` drops the balancer without a word; the balancer itself asserts."""
     for case in (c for c in HEADTAIL if "error" in c):
         assert case["default_balancer"] is None
@@ -68,7 +66,7 @@ def test_what_torchs_balancer_refuses_is_not_even() -> None:
             assert [f.code for f in report.findings if f.severity == "error"] == ["LP201"]
 
 
-def test_causal_work_is_that_of_a_real_mask() -> None:
+def test_causal_work_is_that_of_a_real_mask():
     for case in (c for c in HEADTAIL if "work" in c):
         for chunking, key in (("head-tail", "head_tail"), ("contiguous", "contiguous")):
             made = lp.sequence({"cp": case["cp"]}, case["seq"], chunking=chunking)
@@ -80,7 +78,7 @@ def test_causal_work_is_that_of_a_real_mask() -> None:
 
 
 @pytest.mark.parametrize("case", oracle("ranks"), ids=lambda c: f"{c['order']}-{c['layout']}")
-def test_groups_are_megatrons_and_torchs(case: dict[str, Any]) -> None:
+def test_groups_are_megatrons_and_torchs(case):
     lay = lp.Layout(**case["layout"], order=case["order"])
     assert lay.world == case["world"]
     for axis, said in case["groups"].items():
@@ -100,7 +98,7 @@ FIRST_GROUPS = {
 }
 
 
-def test_rank_orders_of_the_frameworks() -> None:
+def test_rank_orders_of_the_frameworks():
     for name, first in FIRST_GROUPS.items():
         order = framework(name).order
         assert order is not None
@@ -118,7 +116,7 @@ PADDED_BY = {"megatron": Padding(128, True), "colossalai": Padding(64, True), "v
 
 
 @pytest.mark.parametrize("case", oracle("vocab"), ids=name_of)
-def test_vocabulary_ranges_are_the_tools_own(case: dict[str, Any]) -> None:
+def test_vocabulary_ranges_are_the_tools_own(case):
     model = lp.model("llama3-8b").replace(vocab_size=case["vocab"])
     layout = {"tp": case["tp"]}
     if case["tool"] == "fairscale":
@@ -148,7 +146,7 @@ PADDED = {
 }
 
 
-def test_padded_vocabulary_of_llama_3() -> None:
+def test_padded_vocabulary_of_llama_3():
     for name, padded in PADDED.items():
         made = [lp.vocab("llama3-8b", {"tp": tp}, padding=name) for tp in TPS]
         assert tuple(m.padded for m in made) == padded
@@ -176,10 +174,10 @@ def refusals(case: dict[str, Any], **known: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("case", oracle("layers"), ids=name_of)
-def test_layers_per_stage_are_the_tools_own(case: dict[str, Any]) -> None:
+def test_layers_per_stage_are_the_tools_own(case):
     split = SPLIT_OF[case["tool"]]
     assert framework(case["tool"]).layer_split == split
-    known: dict[str, Any] = {}
+    known = {}
     if case.get("account"):
         split = known["layer_split"] = "balanced ends"
     stages = case["pp"] * case["v"]
@@ -225,7 +223,7 @@ PIPELINES = {
 
 
 @pytest.mark.parametrize(("layers", "pp"), PIPELINES)
-def test_pipelines_of_the_frameworks(layers: int, pp: int) -> None:
+def test_pipelines_of_the_frameworks(layers, pp):
     model = lp.model("llama3.1-405b").replace(n_layers=layers)
     for name, runs in PIPELINES[layers, pp].items():
         made = lp.stages(model, {"pp": pp}, layer_split=name)
@@ -236,8 +234,8 @@ def test_pipelines_of_the_frameworks(layers: int, pp: int) -> None:
     assert flags.ok == ((layers + 2) % pp == 0)
 
 
-def test_405b_on_megatron_works_where_its_126_layers_divide() -> None:
-    def fits(**known: Any) -> list[int]:
+def test_405b_on_megatron_works_where_its_126_layers_divide():
+    def fits(**known):
         asked = {"framework": "megatron", **known}
         return [pp for pp in range(1, 19) if lp.check("llama3.1-405b", {"pp": pp}, **asked).ok]
 
@@ -248,7 +246,7 @@ def test_405b_on_megatron_works_where_its_126_layers_divide() -> None:
 # -- what two issues tell ----------------------------------------------------------------------------
 
 
-def test_issue_48307_of_transformers() -> None:
+def test_issue_48307_of_transformers():
     """Batch 4, 178 tokens, 4 KV heads of 128 at TP=8: 45,568 elements = 4 · 178 · 64."""
     model = lp.model("llama3-8b").replace(n_kv_heads=4)
     report = lp.check(model, {"tp": 8}, seq_len=178, micro_batch=4, framework="transformers")
@@ -256,7 +254,7 @@ def test_issue_48307_of_transformers() -> None:
     assert said["LP104"] == "shape '[4, 178, -1, 128]' is invalid for input of size 45568"
 
 
-def test_bytes_that_a_32_bit_counter_loses() -> None:
+def test_bytes_that_a_32_bit_counter_loses():
     """b4rtaz/distributed-llama #169: the f32 embedding of 405B against that of 70B."""
     sizes = {name: next(lp.model(name).parameters()).numel * 4 for name in ("llama3.1-405b", "llama3-70b")}
     assert sizes == {"llama3.1-405b": 8_405_385_216, "llama3-70b": 4_202_692_608}
@@ -267,10 +265,10 @@ def test_bytes_that_a_32_bit_counter_loses() -> None:
 # -- torch itself, run -----------------------------------------------------------------------------
 
 
-def test_uneven_vocabulary_shards_work_in_dtensor() -> None:
+def test_uneven_vocabulary_shards_work_in_dtensor():
     """10 rows over 3 ranks: embedding and head give what the whole model gives."""
 
-    def model() -> torch.nn.Module:
+    def model():
         return torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 10, bias=False)).double()
 
     reference, tokens, whole = model(), torch.arange(10), Replicate()

@@ -1,9 +1,6 @@
 """ZeRO: who holds which rows, what the collectives make of them, and whole runs of every stage."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -51,7 +48,7 @@ NAMES = ("layers.0.feed_forward.w1.weight", "norm.weight", "layers.0.attention.w
 
 
 @pytest.mark.parametrize("layout", GROUPS, ids=lambda layout: f"{layout} {layout.order}")
-def test_a_rank_has_its_place_in_its_group(layout: Layout) -> None:
+def test_a_rank_has_its_place_in_its_group(layout):
     shards = Shards(layout)
     for rank in range(layout.world):
         coord = layout.coord_of(rank)
@@ -65,7 +62,7 @@ def test_a_rank_has_its_place_in_its_group(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("layout", GROUPS, ids=lambda layout: f"{layout} {layout.order}")
-def test_gathering_and_its_backward(layout: Layout) -> None:
+def test_gathering_and_its_backward(layout):
     setting = Setting(THIRDS, layout.replace(zero=3), seq_len=48)
     shards = setting.shards
     with SteppedRanks(setting) as ranks:
@@ -85,7 +82,7 @@ def test_gathering_and_its_backward(layout: Layout) -> None:
 
 @pytest.mark.parametrize("zero", range(4))
 @pytest.mark.parametrize("layout", GROUPS, ids=lambda layout: f"{layout} {layout.order}")
-def test_gradients_are_summed_over_all_copies(layout: Layout, zero: int) -> None:
+def test_gradients_are_summed_over_all_copies(layout, zero):
     setting = Setting(THIRDS, layout.replace(zero=zero, sequence_parallel=False), seq_len=48)
     with SteppedRanks(setting) as ranks:
         given = {
@@ -110,14 +107,14 @@ def _equal(made: dict[int, Tensor], expected: dict[int, Tensor]) -> None:
 # -- torch's fully_shard as witness ----------------------------------------------------------------
 
 
-def test_torchs_fully_shard_makes_the_same_gradients(counts: Callable[[int, int, int], int]) -> None:
+def test_torchs_fully_shard_makes_the_same_gradients(counts):
     layouts = [
         {"tp": 2, "dp": 2, "sequence_parallel": False},
         {"cp": 2, "dp": 4, "dp_replicate": 2},
         {"dp": 8},
     ]
     for layout in layouts[: counts(1, 3, 3)]:
-        options: Any = {"dtype": "float64", "engine": "processes", "seq_len": 16}
+        options = {"dtype": "float64", "engine": "processes", "seq_len": 16}
         result = lp.run("llama", SMALL, {**layout, "zero": 3}, **options)
         check_gradients(result, torch_fsdp.by_torch, rtol=1e-15)
 
@@ -137,7 +134,7 @@ LARGER = [Layout(tp=2, cp=2, dp=2), Layout(cp=2, dp=4, dp_replicate=2)]
     ],
     ids=str,
 )
-def test_what_torch_holds_is_what_is_said(layout: Layout, zero: int) -> None:
+def test_what_torch_holds_is_what_is_said(layout, zero):
     """Parameters as a run holds them, the gradients that it ends with, and the state that AdamW makes."""
     layout, model = layout.replace(zero=zero), SMALL.replace(vocab_size=64)
     result = lp.run("llama", model, layout, seq_len=16)
@@ -177,8 +174,8 @@ def _adam(task: Task, coord: dict[str, int], parameters: dict[str, Tensor]) -> i
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_gathered_parameters_are_kept_only_where_that_is_asked(again: bool) -> None:
-    options: Any = {"seq_len": 16, "reshard_after_forward": again, "backward": False}
+def test_gathered_parameters_are_kept_only_where_that_is_asked(again):
+    options = {"seq_len": 16, "reshard_after_forward": again, "backward": False}
     task = lp.run("llama", SMALL, Layout(dp=4, zero=3), **options).task
     with SteppedRanks(task.setting) as ranks:
         held = as_shared(ranks.mesh, task.setting, inputs(task, ranks.cut))
@@ -198,7 +195,7 @@ def test_gathered_parameters_are_kept_only_where_that_is_asked(again: bool) -> N
 
 
 @pytest.mark.parametrize("zero", range(4))
-def test_the_map_says_who_holds_what(zero: int) -> None:
+def test_the_map_says_who_holds_what(zero):
     made = lp.zero("tiny", Layout(tp=2, cp=2, dp=4, dp_replicate=2, zero=zero), rank=13, parameter="w2")
     assert [made.rank_at(place) for place in range(made.ways)] == [9, 11, 13, 15]
     for what, first in SHARED_FROM.items():
@@ -214,7 +211,7 @@ def test_the_map_says_who_holds_what(zero: int) -> None:
 
 
 @pytest.mark.parametrize("zero", range(4))
-def test_the_map_says_what_travels(zero: int) -> None:
+def test_the_map_says_what_travels(zero):
     """What the formulas of a run have, without tp's, and the update that a run does not make."""
     layout = Layout(tp=2, cp=2, dp=2, zero=zero)
     moves = lp.zero(SMALL, layout).moves
@@ -227,9 +224,9 @@ def test_the_map_says_what_travels(zero: int) -> None:
 
 
 @pytest.mark.parametrize("zero", range(4))
-def test_the_map_of_bfloat16_sends_what_a_step_was_seen_to_send(zero: int) -> None:
+def test_the_map_of_bfloat16_sends_what_a_step_was_seen_to_send(zero):
     """Gradients are summed in float32, weights gathered in their own format."""
-    known: Any = {"seq_len": 8, "micro_batches": 1, "device": "cpu", "dtype": "bfloat16"}
+    known = {"seq_len": 8, "micro_batches": 1, "device": "cpu", "dtype": "bfloat16"}
     trace = lp.run("step", SMALL, Layout(dp=2, zero=zero), **known).traces[0]
     seen, said = Counter[str](), Counter[str]()
     for event in trace.events:
@@ -245,10 +242,10 @@ def test_the_map_of_bfloat16_sends_what_a_step_was_seen_to_send(zero: int) -> No
 
 @pytest.mark.parametrize("zero", [2, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("pp", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_memory_traffic_and_a_run_agree_on_when_gradients_become_shards(pp: int, zero: int) -> None:
+def test_memory_traffic_and_a_run_agree_on_when_gradients_become_shards(pp, zero):
     """Whole until the last micro-batch and sent once, or shards after each of them and sent as often."""
     layout = Layout(pp=pp, dp=2, zero=zero)
-    known: dict[str, Any] = {"seq_len": 16, "dtype": "float32"}
+    known = {"seq_len": 16, "dtype": "float32"}
     sent = {}
     for many in (1, 3):
         known["global_batch"] = 2 * many
@@ -265,7 +262,7 @@ def test_memory_traffic_and_a_run_agree_on_when_gradients_become_shards(pp: int,
         assert held.bytes("gradients", "unreduced gradients") == whole.bytes("gradients")
 
 
-def test_a_trainer_that_is_not_known_may_keep_gradients_whole() -> None:
+def test_a_trainer_that_is_not_known_may_keep_gradients_whole():
     """Some trainers keep them whole until the last micro-batch; with one micro-batch nothing waits."""
     layout, known = Layout(dp=8, zero=3), {"seq_len": 4096, "recompute": "full"}
     open_, one = (lp.memory("llama3-8b", layout, global_batch=n, **known) for n in (32, 8))
@@ -281,7 +278,7 @@ def test_a_trainer_that_is_not_known_may_keep_gradients_whole() -> None:
     assert waiting == {"transformers": waits // 2, "torchtitan": 0, "deepspeed": 0}
 
 
-def test_all_forwards_first_keep_one_stage_of_gradients_whole() -> None:
+def test_all_forwards_first_keep_one_stage_of_gradients_whole():
     layout = Layout(pp=2, dp=4, virtual_stages=2, zero=2)
     held = {
         name: lp.memory("llama3-8b", layout, seq_len=64, global_batch=16, schedule=name).stages[0]
