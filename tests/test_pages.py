@@ -52,9 +52,9 @@ def test_readme_is_short():
     assert len(NAMES) <= 12
 
 
-def test_readmes_picture_is_of_the_panels_as_they_are():
+def test_readmes_pictures_show_the_panels_as_they_are():
     tool = runpy.run_path(str(PROJECT / "tools" / "screenshot.py"), run_name="screenshot")
-    assert tool["TAKEN"].read_text("utf-8").strip() == tool["sources"](), "take it anew: tools/screenshot.py"
+    assert tool["TAKEN"].read_text("utf-8").strip() == tool["shown"](), "take it anew: tools/screenshot.py"
 
 
 def test_readme_leads_to_every_page_of_the_guide():

@@ -2,8 +2,8 @@
 
 PYTHONPATH=tests .venv/bin/python tools/screenshot.py [--film]
 
-The film needs Pillow, which nothing else here does: pip install pillow. Beside the pictures stands what the
-panels' sources were when they were taken; a test tells when they have changed since.
+The film needs Pillow, which nothing else here does: pip install pillow. Beside the pictures stands a hash of
+how the panels opened when they were taken, and of what drew them; a test tells when either has changed since.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROJECT = Path(__file__).resolve().parent.parent
 DOCS = PROJECT / "docs"
-PICTURE, FILM, TAKEN = DOCS / "explorer.png", DOCS / "watch.webp", DOCS / "explorer.sha256"
+PICTURE, FILM, TAKEN = DOCS / "explorer.png", DOCS / "watch.webp", DOCS / "pictures.sha256"
 
 PANEL = """\
 import llamapar as lp
@@ -44,13 +44,21 @@ Frame = tuple[bytes, int]
 """A PNG, and for how many milliseconds it stands."""
 
 
-def sources() -> str:
-    """A hash of what the panels are made of."""
-    found = hashlib.sha256()
-    for path in sorted((PROJECT / "llamapar" / "panels").glob("*.*")):
-        if path.suffix in (".py", ".js", ".css"):
-            found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()
+def shown() -> str:
+    """A hash of what the two panels say as they open, and of the JavaScript and CSS that draw them.
+
+    The Explorer's findings are left out: its picture does not show them, and a new rule adds words to them.
+    """
+    import llamapar as lp
+
+    explorer = eval(PANEL.splitlines()[-1], {"lp": lp})
+    watched = eval(WATCHED.splitlines()[-1], {"lp": lp})
+    sentence, *_ = str(explorer.snapshot()).splitlines()
+    texts = [sentence, str(watched.snapshot())]
+    for panel in (explorer, watched):
+        texts += [panel._esm, panel._css]
+        panel.close()
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 @contextmanager
@@ -134,4 +142,4 @@ if __name__ == "__main__":
     picture()
     if "--film" in sys.argv:
         film()
-    TAKEN.write_text(sources() + "\n", encoding="utf-8")
+    TAKEN.write_text(shown() + "\n", encoding="utf-8")
