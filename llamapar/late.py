@@ -11,76 +11,26 @@ in its own `OFFERS` what the doors get from it. Who asks for a missing room is t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
+from operator import itemgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .errors import LlamaparError
 
-PUBLIC: Mapping[str, str] = {
-    "AXES": "describe.layout",
-    "Absent": "execution.result",
-    "Cancelled": "execution.replies",
-    "CheckpointError": "errors",
-    "Diagnosis": "diagnosis",
-    "Explanation": "diagnosis",
-    "FRAMEWORKS": "frameworks",
-    "JOBS": "describe.jobs",
-    "Job": "describe.job",
-    "Layout": "describe.layout",
-    "LayoutError": "errors",
-    "LayoutLike": "describe.layout",
-    "LlamaparError": "errors",
-    "ModelConfig": "describe.models",
-    "ModelError": "errors",
-    "ModelLike": "describe.models",
-    "PRESETS": "describe.models",
-    "Padding": "describe.splits",
-    "PeerError": "errors",
-    "RankFailure": "execution.replies",
-    "Report": "rules.report",
-    "RopeScaling": "describe.rope",
-    "Schedule": "place.pipeline",
-    "Settings": "frameworks.settings",
-    "View": "figures",
-    "check": "rules.report",
-    "checkpoint": "",
-    "clinic": "panels.clinic_panel",
-    "compare": "execution.modules",
-    "cost": "timing.cost",
-    "debug": "diagnosis.debugging",
-    "explain": "diagnosis",
-    "explorer": "panels.explorer_panel",
-    "ffn": "place",
-    "heads": "place",
-    "incidents": "course.incidents",
-    "inside": "timing.inside",
-    "live": "panels.live_panel",
-    "loading": "nodes.loading",
-    "memory": "count",
-    "model": "describe.models",
-    "plan": "timing.plan",
-    "programs": "",
-    "ranks": "place",
-    "read_settings": "configs.reader",
-    "reasons": "timing.reasons",
-    "reconcile": "count",
-    "record": "execution.recorder",
-    "require": "rules.report",
-    "run": "execution.execute",
-    "schedule": "place.schedule",
-    "sequence": "place",
-    "shrink": "execution.shrinking",
-    "stages": "place",
-    "tape": "execution.execute",
-    "traffic": "count.wire",
-    "view": "figures",
-    "vocab": "place",
-    "watch": "panels.watch_panel",
-    "watch_errors": "diagnosis.error_hook",
-    "zero": "count.zero_map",
-}
+_IMPORT = re.compile(r"^from \.([\w.]*) import (\w+) as \w+$", re.M)
+
+
+def _public() -> dict[str, str]:
+    """The public names as the package's stub imports them for type checkers."""
+    stub = Path(__file__).with_name("__init__.pyi").read_text(encoding="utf-8")
+    return {name: module for module, name in sorted(_IMPORT.findall(stub), key=itemgetter(1))}
+
+
+PUBLIC = _public()
 """Public name → its module under llamapar; "" for a name that is itself a module."""
 
 RESULTS: Mapping[str, str] = {

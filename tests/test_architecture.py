@@ -49,7 +49,7 @@ ROOMS = CORE | OPTIONAL_ROOMS
 imports only itself and rooms that stand above it, and no other optional room. The course comes last, and is
 written with the public names."""
 
-CEILINGS = {"nodes": 282_700, "characters": 312_400}
+CEILINGS = {"nodes": 282_000, "characters": 312_400}
 """The size of the package, which only falls: a capability that needs room makes it first.
 
 `nodes` counts the syntax trees without modules, contexts, docstrings and annotations, which is the same on
@@ -209,10 +209,11 @@ def test_a_late_name_is_there(name):
 
 
 def test_a_type_checker_knows_the_public_names():
-    assert set(llamapar.__all__) == set(PUBLIC)
-    source = (PACKAGE / "__init__.py").read_text()
-    known = source[source.index("if TYPE_CHECKING:") : source.index("__version__")]
-    assert set(re.findall(r"\w+", known)) >= set(PUBLIC) - {"LlamaparError"}
+    """They stand in its stub alone, of which each line is read."""
+    stub = (PACKAGE / "__init__.pyi").read_text()
+    assert llamapar.__all__ == [*PUBLIC] == sorted(PUBLIC)
+    assert len(PUBLIC) == len(re.findall(r"^from \.", stub, re.M))
+    assert {f"def {name}" in stub for name in vars(llamapar) if name.endswith("_extension")} == {True}
 
 
 def test_no_file_is_long():

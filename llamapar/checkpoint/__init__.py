@@ -82,7 +82,16 @@ def reshard(
     """
     naming = one_of("format", options["format"], FORMATS, CheckpointError)
     found = understood(opened(source, options["model"]))
-    _sound(found)
+    if found.mismatches:
+        first = found.mismatches[0]
+        more = len(found.mismatches) - 1
+        what = (
+            f"{found.checkpoint.path} does not agree with its config: {first}{reason(first, found.sharding)}"
+        )
+        why = f"{more} more tensors do not agree" if more else ""
+        raise CheckpointError(
+            what, why, ["the config of the model that was saved", "llamapar checkpoint inspect"]
+        )
     wanted = Sharding(
         kv_target(found.sharding.model, options["n_kv_heads"]),
         Layout(tp=options["tp"], pp=options["pp"]),
@@ -153,18 +162,6 @@ def _possible(wanted: Sharding) -> None:
 
 def _near(degree: int) -> list[int]:
     return sorted(range(1, degree + 64), key=lambda n: abs(n - degree))
-
-
-def _sound(found: Placement) -> None:
-    """Raise for the first tensor that does not agree with the model, and explain it."""
-    if not found.mismatches:
-        return
-    first = found.mismatches[0]
-    more = len(found.mismatches) - 1
-    what = f"{found.checkpoint.path} does not agree with its config: {first}{reason(first, found.sharding)}"
-    why = f"{more} more tensors do not agree" if more else ""
-    choose = ["the config of the model that was saved", "llamapar checkpoint inspect"]
-    raise CheckpointError(what, why, choose)
 
 
 def _values(found: Placement, wanted: Sharding) -> Values:

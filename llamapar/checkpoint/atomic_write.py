@@ -7,6 +7,7 @@ rename. No existing file is changed. A run that is interrupted leaves nothing, a
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -24,7 +25,7 @@ from llamapar.records.tables import Plain
 
 from . import pth, safetensors
 from .progress_line import Counter, Progress
-from .source import MANIFEST, checksums, tensors_of, with_checksum
+from .source import MANIFEST, checksums, crc_of, tensors_of
 from .stored import Bytes, Stored
 
 
@@ -87,13 +88,17 @@ def write_checkpoint(
     a source is damaged or changes meanwhile.
     """
     with new_folder(target) as work:
-        _need_space(work, files)
+        total = sum(file.nbytes for file in files)
+        free = shutil.disk_usage(work).free
+        if total > free:
+            what = f"{total:,} bytes are to be written, and {free:,} are free where it goes"
+            raise CheckpointError(what, "nothing has been written; the old checkpoint is as it was")
         before = _states(sources)
         _fill(work, files, values, progress)
         for name, text in beside.items():
             (work / name).write_bytes(text)
         manifest = {"llamapar": 1, "sharding": sharding, "files": checksums(sorted(work.iterdir()))}
-        (work / MANIFEST).write_bytes(with_checksum(manifest))
+        (work / MANIFEST).write_bytes(json.dumps({**manifest, "crc32": crc_of(manifest)}).encode())
         if _states(sources) != before:
             raise CheckpointError("the source was changed while it was read", "", ["the command again"])
 
@@ -106,14 +111,6 @@ def _refuse_existing(target: Path) -> None:
 def _states(sources: Sequence[Path]) -> list[tuple[int, int]]:
     """Size and time of each source file."""
     return [(found.st_size, found.st_mtime_ns) for found in map(os.stat, sources)]
-
-
-def _need_space(folder: Path, files: Sequence[OutputFile]) -> None:
-    total = sum(file.nbytes for file in files)
-    free = shutil.disk_usage(folder).free
-    if total > free:
-        what = f"{total:,} bytes are to be written, and {free:,} are free where it goes"
-        raise CheckpointError(what, "nothing has been written; the old checkpoint is as it was")
 
 
 def _fill(work: Path, files: Sequence[OutputFile], values: Values, progress: Progress | bool) -> None:

@@ -100,7 +100,9 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
         if config is None and checkpoint.model is None:
             described = any((beside / name).is_file() for name in ("config.json", "params.json"))
             config = find_model(beside) if described else None
-            if config and _shares_head(checkpoint):  # params.json has no such field.
+            shard = checkpoint.shards[0, 0]
+            ends = [shard[n].place for n in ("tok_embeddings.weight", "output.weight") if n in shard]
+            if config and len(ends) == 2 and ends[0] == ends[1]:  # params.json has no such field.
                 config = config.replace(tied=True)
         if config:
             config.require_judged("the checkpoint")
@@ -192,7 +194,7 @@ def _several(path: Path, files: list[Path]) -> Checkpoint:
 def _own(path: Path) -> Checkpoint:
     """A folder that `atomic_write` made. Its manifest must agree with its files."""
     manifest = json_object(path / MANIFEST, MAX_MANIFEST)
-    if manifest.get("crc32") != _crc_of(manifest):
+    if manifest.get("crc32") != crc_of(manifest):
         raise CheckpointError(f"{MANIFEST} is not as it was written", "its own crc32 does not agree")
     sharding = Sharding.from_dict(manifest.get("sharding", {}), MANIFEST)
     listed = manifest.get("files")
@@ -201,7 +203,8 @@ def _own(path: Path) -> Checkpoint:
     for name in listed:
         safetensors.file_inside(path, name, MANIFEST)
     if sharding.naming == "hf" and sharding.tp * sharding.pp > 1:
-        shards: Shards = {at: safetensors.read_safetensors(path / sharding.file_name(at)) for at in sharding}
+        named = {at: safetensors.file_inside(path, sharding.file_name(at), MANIFEST) for at in sharding}
+        shards: Shards = {at: safetensors.read_safetensors(file) for at, file in named.items()}
     else:
         shards = _foreign(path).shards
     kind = "safetensors"
@@ -228,12 +231,6 @@ def changed_files(checkpoint: Checkpoint) -> list[str]:
     return [
         f"{name} is not as it was written, {MANIFEST} says" for name in listed if found[name] != listed[name]
     ]
-
-
-def _shares_head(checkpoint: Checkpoint) -> bool:
-    shard = checkpoint.shards[0, 0]
-    ends = [shard[n].place for n in ("tok_embeddings.weight", "output.weight") if n in shard]
-    return len(ends) == 2 and ends[0] == ends[1]
 
 
 # -- how the model lies in it ------------------------------------------------------------------------
@@ -352,12 +349,8 @@ def _candidates(checkpoint: Checkpoint, model: ModelConfig) -> Iterator[Sharding
         yield replace(cut, embedding_columns=columns)
 
 
-def with_checksum(manifest: Plain) -> bytes:
-    """The text of a manifest with the crc32 of its contents."""
-    return json.dumps({**manifest, "crc32": _crc_of(manifest)}).encode()
-
-
-def _crc_of(manifest: Plain) -> int:
+def crc_of(manifest: Plain) -> int:
+    """The crc32 of a manifest's contents, which the manifest holds beside them."""
     return zlib.crc32(json.dumps({k: v for k, v in manifest.items() if k != "crc32"}).encode())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -68,7 +67,10 @@ def verify(
     """
     found = understood(opened(path, options["model"]))
     against = options["against"]
-    problems = list(_odd(found))
+    # The reason is computed once for similar tensors.
+    reasons = {(odd.key, odd.got, odd.want): odd for odd in reversed(found.mismatches)}
+    said = {alike: reason(odd, found.sharding) for alike, odd in reasons.items()}
+    problems = [f"{odd}{said[odd.key, odd.got, odd.want]}" for odd in found.mismatches]
     checks = [("tensors with the model's shapes", len(list(found.checkpoint.tensors)), 0)]
     if manifest := found.checkpoint.manifest:
         problems += changed_files(found.checkpoint)
@@ -80,16 +82,6 @@ def verify(
         checks.append((alone if against is None else f"parameters like {against}'s", *numbers))
         problems += faults
     return Verification(Path(path), tuple(checks), tuple(problems))
-
-
-def _odd(found: Placement) -> Iterator[str]:
-    """A problem for every tensor with a mismatch; the reason is computed once for similar tensors."""
-    reasons: dict[tuple[object, ...], str] = {}
-    for odd in found.mismatches:
-        alike = (odd.key, odd.got, odd.want)
-        if alike not in reasons:
-            reasons[alike] = reason(odd, found.sharding)
-        yield f"{odd}{reasons[alike]}"
 
 
 def _other(found: Placement, against: str | Path) -> Placement:

@@ -23,7 +23,13 @@ def settle(draft: Draft) -> None:
             if isinstance(saves, tuple):
                 held = saves
             draft.derive("saves", (*held, "zero"), "the stage of ZeRO is not known")
-    _settle_switches(draft)
+    asked = draft.facts.get("sequence_parallel")
+    if draft.number("tp") == 1:
+        if asked and asked.value and asked.origin.line:
+            draft.ignored.append(f"sequence parallelism ({asked.origin}): tp=1")
+        draft.derive("sequence_parallel", False, "tp = 1")
+    if draft.number("pp") is not None:
+        draft.unless_said("virtual_stages", 1, "none given")
     _say_unknown(draft)
 
 
@@ -121,18 +127,6 @@ def _settle_batch(draft: Draft) -> None:
     elif whole is not None and many is not None and whole != each * many * dp:
         why = f"micro_batch · micro_batches · dp = {each}·{many}·{dp} = {each * many * dp}"
         draft.contradictions.append(Contradiction("global_batch", (whole, each * many * dp), why))
-
-
-def _settle_switches(draft: Draft) -> None:
-    """Without TP, sequence parallelism has no effect."""
-    asked = draft.facts.get("sequence_parallel")
-    if draft.number("tp") == 1:
-        if asked and asked.value and asked.origin.line:
-            draft.ignored.append(f"sequence parallelism ({asked.origin}): tp=1")
-        draft.derive("sequence_parallel", False, "tp = 1")
-    unsaid = "virtual_stages" not in draft.facts and "virtual_stages" not in draft.unknown
-    if unsaid and draft.number("pp") is not None:
-        draft.derive("virtual_stages", 1, "none given")
 
 
 def _say_unknown(draft: Draft) -> None:

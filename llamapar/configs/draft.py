@@ -4,7 +4,6 @@ them.
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -81,18 +80,6 @@ def count_of(entry: Entry | None) -> int | None:
     if entry is None:
         return None
     return whole_count(entry.value)
-
-
-def positive_number(value: object) -> float | None:
-    """A positive number; None for anything else."""
-    try:
-        found = float(str(value).replace("_", ""))
-    except ValueError:
-        return None
-    # float() reads "nan" and "inf" too.
-    if 0 < found < math.inf:
-        return found
-    return None
 
 
 def truth(value: object) -> bool | None:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from llamapar.frameworks.settings import Contradiction
-
 from .documents import OVERRIDE, READERS, Document, Entry, read_document
 from .draft import Draft
 from .flags import Flags, as_one, flags_of, is_launch, script_flags
@@ -143,13 +141,6 @@ class Files:
         held = ((entry.file or document.name, entry) for document in read for entry in document.entries)
         seen = {(name, path) for name, path, _ in draft.asked}
         yield from ((name, entry) for name, entry in held if (name, entry.path) not in seen)
-
-    def tell_repeated(self, draft: Draft) -> None:
-        """Report keys that occur twice, of which the last counts."""
-        for name, document in self.documents.items():
-            for first, last in document.repeated:
-                why = f"the key stands twice in {name}, lines {first.line} and {last.line}; the last counts"
-                draft.contradictions.append(Contradiction(first.path, (first.value, last.value), why))
 
 
 def _fenced(text: str) -> str:

@@ -64,20 +64,18 @@ def flags_of(words: Sequence[Word], name: str = "") -> Flags:
                 key = ""
             values[own] = [value] if equals else []
             entries[own] = Entry(flag, value if equals else True, word.line, name)
-        elif at > program and _is_unresolved(word.text, follows=bool(values.get(key))):
+        elif (
+            # A word that a run makes may hold arguments: behind the value of a flag, or by its name.
+            at > program
+            and re.fullmatch(r"(?:\$[^$/.]*)+", word.text)
+            and (values.get(key) or _HOLDS_ARGUMENTS.search(word.text))
+        ):
             unresolved = unresolved or word
         elif key:
             if not values[key]:
                 entries[key] = Entry(entries[key].path, word.text, entries[key].line, name)
             values[key].append(word.text)
     return Flags(name, tuple(entries.values()), values=values, words=tuple(words), unresolved=unresolved)
-
-
-def _is_unresolved(text: str, follows: bool) -> bool:
-    """Whether a word may hold further arguments. follows: it stands behind the value of a flag."""
-    return re.fullmatch(r"(?:\$[^$/.]*)+", text) is not None and (
-        follows or _HOLDS_ARGUMENTS.search(text) is not None
-    )
 
 
 def is_known(entry: Entry | None) -> bool:

@@ -20,7 +20,6 @@ from .draft import (
     Origin,
     SettingsSource,
     as_list,
-    positive_number,
     scalar,
     stage,
     truth,
@@ -49,8 +48,15 @@ def _switch(value: object, spec: Values) -> object:
 
 
 def _number(value: object, spec: Values) -> object:
-    found = positive_number(value)
-    if found is not None and found.is_integer():
+    """A positive number; None for anything else."""
+    try:
+        found = float(str(value).replace("_", ""))
+    except ValueError:
+        return None
+    # float() reads "nan" and "inf" too.
+    if not 0 < found < math.inf:
+        return None
+    if found.is_integer():
         return int(found)
     return found
 
@@ -244,23 +250,20 @@ def _read_beside(title: str, files: Files, draft: Draft) -> None:
             return
 
 
-def _take_variables(names: list[str], files: Files, draft: Draft) -> None:
-    """The nodes and the ranks of each, which some trainers take from variables of these names."""
-    launch = SettingsSource(files.environment(*names), draft)
-    numbers = [number for name in names if (number := launch.count(name))]
-    if names and len(numbers) == len(names):
-        per_node = launch.get(names[-1])
-        draft.put("gpus", math.prod(numbers), launch.origin(per_node, " · ".join(names)))
-        draft.put("gpus_per_node", numbers[-1], launch.origin(per_node))
-
-
 def read_row(row: Values, files: Files, draft: Draft) -> None:
     """Fill the draft from the files as the row says."""
     if row.get("launch", True):
         # The last script with a number of GPUs counts.
         for name, script in files.scripts.items():
             take_world(draft, name, script)
-    _take_variables(row.get("variables", ()), files, draft)
+    # Some trainers take the nodes, and the ranks of each, from variables.
+    names = row.get("variables", ())
+    launch = SettingsSource(files.environment(*names), draft)
+    numbers = [number for name in names if (number := launch.count(name))]
+    if names and len(numbers) == len(names):
+        per_node = launch.get(names[-1])
+        draft.put("gpus", math.prod(numbers), launch.origin(per_node, " · ".join(names)))
+        draft.put("gpus_per_node", numbers[-1], launch.origin(per_node))
     draft.training = row.get("training", True)
     marks = row.get("settings") or row["recognised"]
     found = next((held for mark in marks if (held := settings_at(files, mark))), None)

@@ -46,12 +46,8 @@ def megatron_stages(source: SettingsSource, files: Files) -> None:
         draft.derive("virtual_stages", 1, "no flag says more")
     if (draft.number("virtual_stages") or 1) > 1:
         draft.put("schedule", "interleaved", draft.facts["virtual_stages"].origin)
-    if pp and pp > 1 and n_layers:
-        _read_ends(source, pp, n_layers)
-
-
-def _read_ends(source: SettingsSource, pp: int, n_layers: int) -> None:
-    """Layers of each stage, if those of the first or the last are given."""
+    if not pp or pp == 1 or not n_layers:
+        return
     first = source.count("decoder-first-pipeline-num-layers")
     last = source.count("decoder-last-pipeline-num-layers")
     said = {stage: layers for stage, layers in ((0, first), (pp - 1, last)) if layers}
@@ -59,7 +55,7 @@ def _read_ends(source: SettingsSource, pp: int, n_layers: int) -> None:
     middle = pp - len(said)
     if said and middle and left % middle == 0:
         counts = [said.get(stage, left // middle) for stage in range(pp)]
-        source.draft.derive("layer_counts", counts, "first and last stage as given, the rest shared evenly")
+        draft.derive("layer_counts", counts, "first and last stage as given, the rest shared evenly")
 
 
 def megatron_batch(source: SettingsSource, files: Files) -> None:

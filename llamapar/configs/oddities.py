@@ -36,27 +36,25 @@ def named_model(source: SettingsSource, entry: Entry, spec: Values) -> None:
         return
     if not draft.take_model(str(entry.value), source.origin(entry)):
         draft.unknown |= spec.get("open", {"dims": f"from the config of {entry.value}"})
-    if hub:
-        draft.put("hf", str(entry.value), source.origin(entry))
-        refuse_other_models(source, entry)
-
-
-def refuse_other_models(source: SettingsSource, entry: Entry) -> None:
-    """Refuse a Hub model whose name tells that it is no dense Llama."""
-    draft = source.draft
-    text = scalar(entry.value)
-    for pattern, why in (
-        (r"mixtral|moe|-a\d+b|deepseek-v[23]|gpt-oss", "MoE"),
-        (
-            r"(?:^|[/_-])(?:opt|bloom|gpt2|gpt-j|gpt-neo|pythia|falcon|mpt|phi|gemma)[-\d]",
-            "not Llama's architecture",
-        ),
-    ):
-        if re.search(pattern, text):
+    if not hub:
+        return
+    draft.put("hf", str(entry.value), source.origin(entry))
+    for pattern, why in _NO_LLAMA:
+        if re.search(pattern, scalar(entry.value)):
             draft.covered = False
             draft.refuse(f"{entry.value}: {why}", source.origin(entry))
             drop_model(draft)
             return
+
+
+_NO_LLAMA = (
+    (r"mixtral|moe|-a\d+b|deepseek-v[23]|gpt-oss", "MoE"),
+    (
+        r"(?:^|[/_-])(?:opt|bloom|gpt2|gpt-j|gpt-neo|pythia|falcon|mpt|phi|gemma)[-\d]",
+        "not Llama's architecture",
+    ),
+)
+"""What the name of a Hub model tells → why it is no dense Llama."""
 
 
 def drop_model(draft: Draft) -> None:

@@ -146,7 +146,10 @@ def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
             field="config",
         )
     draft = Draft(row["title"])
-    files.tell_repeated(draft)
+    for name, document in files.documents.items():
+        for first, last in document.repeated:
+            why = f"the key stands twice in {name}, lines {first.line} and {last.line}; the last counts"
+            draft.contradictions.append(Contradiction(first.path, (first.value, last.value), why))
     READERS[row.get("reader", "row")](row, files, draft)
     # After the reader, because only then is it known what was looked for, and before `settle`, which
     # derives from what is left.

@@ -309,19 +309,11 @@ def moments(terms: list[Term], head: bool, gradients_stay: bool) -> list[list[Te
         begins.append("gradients")
     loss = without(*begins)
     if head and not any(term.name == "backward workspace" for term in loss):
-        loss = [_of_the_last_layer(term) for term in loss]
+        # Beside the logits only the last layer is gathered: the one before is prefetched for its own
+        # backward.
+        loss = [replace(term, inputs={**term.inputs, "gathered_layers": 1}) for term in loss]
     # In this order: the backward begins, it ends with all activations freed, the optimizer steps.
     return [loss, without(STEP_COPY, STEP_GRADIENTS, *kept), without(*steps)]
-
-
-def _of_the_last_layer(term: Term) -> Term:
-    """The term with one gathered layer instead of two.
-
-    Beside the logits only the last layer is gathered: the one before is prefetched for its own backward.
-    """
-    if "gathered_layers" not in term.used:
-        return term
-    return replace(term, inputs={**term.inputs, "gathered_layers": 1})
 
 
 def exact(sizes: Sizes, account: Account, habits: Habits, fullest: bool = False) -> list[Breakdown]:

@@ -97,7 +97,8 @@ class Gpu:
             what = f"gpu={self.name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not known"
             why = "the time of a step needs these rates"
             if _NEEDED[precision]:
-                why += f"; {precision} has some on {', '.join(_that_know(precision))}"
+                known = (name for name, gpu in HARDWARE.items() if not gpu.unknown_rates(precision))
+                why += f"; {precision} has some on {', '.join(known)}"
             raise LlamaparError(what, why, ['"base": the name of a GPU with similar rates'], missing[0])
 
     @property
@@ -194,11 +195,6 @@ H100 0.892. `cost` gives 5 to 13 % more tokens a second than ten runs of 8B, whi
 Memory is the total of nvidia-smi or rocm-smi; the driver's share counts as part of CUDA's context. Where each
 was read: docs/time.md.
 """
-
-
-def _that_know(precision: str) -> list[str]:
-    """The GPUs of which a precision's rates are known."""
-    return [name for name, gpu in HARDWARE.items() if not gpu.unknown_rates(precision)]
 
 
 SHORT_NAMES = {short: row["name"] for row in _ROWS for short in row["also"].split()}

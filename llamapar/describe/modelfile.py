@@ -11,8 +11,8 @@ from .models import ModelConfig
 from .rope import RopeScaling
 
 
-def as_hf(model: ModelConfig) -> dict[str, object]:
-    """The dimensions as keys of a config.json (huggingface/transformers v5.23.0, configuration_llama.py)."""
+def config_json(model: ModelConfig) -> dict[str, object]:
+    """A complete config.json (huggingface/transformers v5.23.0, configuration_llama.py), with its class."""
     model.require_judged("the config.json")
     own = family(model)
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": model.rope_theta}
@@ -23,6 +23,8 @@ def as_hf(model: ModelConfig) -> dict[str, object]:
             **{name: getattr(s, name) for name in ("factor", "low_freq_factor", "high_freq_factor")},
         }
     return {
+        "architectures": [own.architectures[0]],
+        "model_type": own.name,
         **{key: getattr(model, field) for field, key in HF_SIZES.items()},
         "rope_parameters": rope,
         "layer_norm_eps" if "layer_norm_eps" in own.keys else "rms_norm_eps": model.norm_eps,
@@ -39,12 +41,6 @@ def family(model: ModelConfig) -> Family:
     if model.qk_norm:
         of_fields = "qwen3"
     return FAMILIES[of_fields if model.family == "llama" else model.family]
-
-
-def config_json(model: ModelConfig) -> dict[str, object]:
-    """A complete config.json, including its class."""
-    made = family(model)
-    return {"architectures": [made.architectures[0]], "model_type": made.name, **as_hf(model)}
 
 
 def params_json(model: ModelConfig) -> dict[str, object]:

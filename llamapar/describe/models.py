@@ -328,7 +328,7 @@ def model(source: ModelLike) -> ModelConfig:
         return found
     near = difflib.get_close_matches(name[:100], PRESETS, n=3, cutoff=0.3)
     raise ModelError(
-        f"model={shown(source, 200)} is neither a preset nor a file",
+        f"model={shown(str(source), 200)} is neither a preset nor a file",
         f"presets are {', '.join(PRESETS)}",
         near or list(PRESETS)[:3],
         "model",

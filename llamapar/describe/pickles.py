@@ -27,7 +27,7 @@ MAX_PICKLE = 2**28
 """Largest pickle that is read, in bytes; a tensor of a state dict takes about 150."""
 
 MAX_STEPS = 2**23
-"""Most opcodes that are read, a few seconds of work; a tensor takes about 50."""
+"""Most opcodes that are read, some seconds of work; a tensor takes about 50."""
 
 MAX_KEY = 2**32
 """Integer keys of a dict must be smaller than this, so that no two have the same hash."""
@@ -170,76 +170,48 @@ _WRITTEN = """
     EMPTY_DICT SETITEM SETITEMS GLOBAL STACK_GLOBAL REDUCE NEWOBJ BUILD BINPERSID
     MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET
 """
-_OPCODES = [op for op in pickletools.opcodes if op.name in _WRITTEN.split()]
-_SIZES = {ord(op.code): op.arg.n if op.arg else 0 for op in _OPCODES}
-"""Opcode that torch writes → bytes of its argument; negative if the argument states its own length."""
+WRITTEN = frozenset(_WRITTEN.split())
+"""Opcodes that torch writes, by pickletools' names."""
 
-_STOP = pickle.STOP[0]
-_GLOBAL = pickle.GLOBAL[0]
-_LONG = pickle.LONG1[0]
-_PERSISTENT = pickle.BINPERSID[0]
-_PUTS = {pickle.BINPUT[0], pickle.LONG_BINPUT[0]}
 _INSTEAD = {
-    pickle.EMPTY_DICT[0]: pickle.NONE + pickle.BINPERSID,  # asked for, so that it is a `Dict`
-    pickle.NEWOBJ[0]: pickle.REDUCE,  # a `Name` is called like a function
-    pickle.FRAME[0]: b"",  # one frame is put around the whole
+    "EMPTY_DICT": pickle.NONE + pickle.BINPERSID,  # asked for, so that it is a `Dict`
+    "NEWOBJ": pickle.REDUCE,  # a `Name` is called like a function
+    "FRAME": b"",  # one frame is put around the whole
 }
-_LISTS = {
-    code[0]: code + pickle.BINPERSID for code in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)
-}
+_LISTS = {name: getattr(pickle, name) + pickle.BINPERSID for name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")}
 
 
-def _plain(data: bytes, where: str, storages: bool, instead: Mapping[int, bytes]) -> bytes:
-    """The pickle rewritten with only opcodes that are safe for Python's unpickler."""
+def _plain(data: bytes, where: str, storages: bool, instead: Mapping[str, bytes]) -> bytes:
+    """The pickle rewritten with only opcodes that are safe for Python's unpickler.
+
+    pickletools reads the opcodes, executes nothing, and raises ValueError where an argument is cut off.
+    """
     body = bytearray()
-    start = at = 0
-    # A pickle of a few bytes can refer to large values again and again; the number of its steps bounds
-    # the work.
-    for _ in range(MAX_STEPS):
-        code = data[at]
-        if code not in _SIZES:
-            raise CheckpointError(
-                f"{where}: its pickle holds opcode {data[at : at + 1]!r}, which torch does not write"
-            )
-        if code == _PERSISTENT and not storages:
+    copied = at = 0
+    for step, (opcode, argument, place) in enumerate(pickletools.genops(data)):
+        at = place or 0
+        name = opcode.name
+        # A pickle of a few bytes can refer to large values again and again; the number of its steps bounds
+        # the work.
+        if step == MAX_STEPS:
+            raise CheckpointError(f"{where}: its pickle takes more than {MAX_STEPS:,} steps")
+        if name not in WRITTEN:
+            code = opcode.code.encode("latin-1")
+            raise CheckpointError(f"{where}: its pickle holds opcode {code!r}, which torch does not write")
+        if name == "BINPERSID" and not storages:
             raise _outside(where)
-        # Arguments are skipped by their length and not looked at, except where they could mislead the
-        # unpickler.
-        size = _SIZES[code]
-        if size < 0:
-            size = _told_size(data, at, where)
-        elif code in _PUTS and int.from_bytes(data[at + 1 : at + 1 + size], "little") > at:
+        if isinstance(argument, str):
+            argument.encode()  # strictly: the unpickler lets halves of surrogate pairs pass
+        elif argument and name.endswith("BINPUT") and argument > at:
             # the unpickler keeps a list up to the largest index
             raise CheckpointError(f"{where}: its pickle is damaged", "it numbers a value beyond its length")
-        if code in instead:
-            body += data[start:at] + instead[code]
-            start = at + 1 + size
-        at += 1 + size
-        if code == _STOP:
-            body += data[start:at]
-            return pickle.FRAME + len(body).to_bytes(8, "little") + body
-    raise CheckpointError(f"{where}: its pickle takes more than {MAX_STEPS:,} steps")
-
-
-def _told_size(data: bytes, at: int, where: str) -> int:
-    """Bytes of the argument of an opcode at `at` that names something or states the length of a text."""
-    code = data[at]
-    first = at + 1
-    if code == _GLOBAL:
-        # GLOBAL has two lines of text: a module and a name.
-        return data.index(b"\n", data.index(b"\n", first) + 1) + 1 - first
-    width = 1
-    if _SIZES[code] == pickletools.TAKEN_FROM_ARGUMENT4U:
-        width = 4
-    size = int.from_bytes(data[first : first + width], "little")
-    argument = data[first + width : first + width + size]
-    if len(argument) < size:
-        raise CheckpointError(
-            f"{where}: its pickle is cut off", f"{size} bytes are announced and {len(argument)} are there"
-        )
-    if code != _LONG:
-        argument.decode()  # strictly: the unpickler lets halves of surrogate pairs pass
-    return width + size
+        if name in instead:
+            body += data[copied:at] + instead[name]
+            copied = at + 1
+            if opcode.arg:
+                copied += opcode.arg.n
+    body += data[copied : at + 1]
+    return pickle.FRAME + len(body).to_bytes(8, "little") + body
 
 
 def _outside(where: str) -> CheckpointError:

@@ -46,7 +46,11 @@ def waiting_calls(dumps: Mapping[int, Dump], groups: Mapping[str, Group]) -> lis
     every = []
     for call, number, ranks in found.values():
         group = groups[call.group]
-        behind = _behind(group, call, number, ranks, dumps)
+        if call.point:
+            behind = sorted({group.ranks[end] for end in call.ends if end < len(group.ranks)} - {*ranks})
+        else:
+            last = {rank: dumps[rank].last.get(group.name, -1) for rank in group.ranks if rank in dumps}
+            behind = [rank for rank in group.ranks if last.get(rank, -1) < number]
         came, went = call.numel
         if "all_gather" in call.op:  # gloo records one of a list of outputs
             went = max(went, came * len(group.ranks))
@@ -61,12 +65,3 @@ def free_ranks(waits: Sequence[Waiting]) -> list[int]:
     """Ranks that others wait for and that wait in no call themselves."""
     waiting = {rank for one in waits for rank in one.ranks}
     return sorted({rank for one in waits for rank in one.behind} - waiting)
-
-
-def _behind(
-    group: Group, call: CollectiveCall, number: int, here: list[int], dumps: Mapping[int, Dump]
-) -> list[int]:
-    if call.point:
-        return sorted({group.ranks[end] for end in call.ends if end < len(group.ranks)} - {*here})
-    last = {rank: dumps[rank].last.get(group.name, -1) for rank in group.ranks if rank in dumps}
-    return [rank for rank in group.ranks if last.get(rank, -1) < number]

@@ -97,8 +97,7 @@ class Schedule(Record):
         Every operation must be there once, on the rank of its stage, after what it needs, and no ranks may
         wait for one another.
         """
-        found = (self.ranks, self.walked, self.rank_of, self.pp, self.stages, self.micro_batches)
-        return problem_of(*found)
+        return problem_of(self.ranks, self.walked, self.rank_of, self.pp, self.stages, self.micro_batches)
 
     @cached_property
     def walked(self) -> Walk:
@@ -235,7 +234,7 @@ class Timeline(Record):
         place = bisect_right(self.starts[rank], time) - 1
         if place < 0:
             return 0
-        count = self._flying[rank][place]
+        count = self.schedule.flying(rank)[place]
         # `flying` counts during an operation. Once a B or W is over its chunk is released, though the
         # next operation has not started yet.
         over = time >= self.ends[rank][place] and self.schedule.ranks[rank][place].kind in "BW"
@@ -250,10 +249,6 @@ class Timeline(Record):
             for action, _, end in self.runs(rank)
             if action.kind != "W"
         }
-
-    @cached_property
-    def _flying(self) -> list[list[int]]:
-        return [self.schedule.flying(rank) for rank in range(self.schedule.pp)]
 
     @checked_options
     def at(self, time: float) -> Moment:
@@ -314,11 +309,6 @@ class Timeline(Record):
         """Characters for the shortest operation: its label and a space."""
         return len(str(self.schedule.micro_batches - 1)) + 2 + (self.schedule.virtual_stages > 1)
 
-    def _label(self, action: Action) -> str:
-        s = self.schedule
-        letter = ascii_lowercase[action.stage // s.pp % 26] if s.virtual_stages > 1 else ""
-        return f"{action.kind}{action.micro_batch}{letter}"
-
     def _drawn(self, rank: int) -> str:
         """A rank's row: labels with dashes while an operation runs, dots while the rank waits."""
         # Scaled so that even the shortest operation has room for its label.
@@ -326,7 +316,10 @@ class Timeline(Record):
         line = ""
         for action, start, end in self.runs(rank):
             line = line.ljust(round(start * column), ".")
-            line += self._label(action).ljust(round(end * column) - len(line) - 1, "-") + " "
+            label = f"{action.kind}{action.micro_batch}"
+            if self.schedule.virtual_stages > 1:
+                label += ascii_lowercase[action.stage // self.schedule.pp % 26]
+            line += label.ljust(round(end * column) - len(line) - 1, "-") + " "
         return line.ljust(round(self.end * column), ".")
 
     def _repr_html_(self) -> str:
@@ -380,15 +373,12 @@ class Moment(Record):
         later = bisect_right(line.starts[rank], self.time)
         if later == len(row):
             return "", "done"
-        return "", f"{row[later]} waits for {self._awaited(rank, row[later])}"
-
-    def _awaited(self, rank: int, action: Action) -> str:
-        """Of the operations that `action` needs, the one that ends last."""
-        line = self.timeline
-        found = [line.ended[need] for need in needs(action, line.schedule.stages - 1)]
-        end, peer, other = max(found)
-        sent = ", which is on its way" if end <= self.time else ""
-        return f"{other} of rank {peer}{sent}"
+        # Of the operations that it needs, the one that ends last.
+        end, peer, other = max(line.ended[need] for need in needs(row[later], line.schedule.stages - 1))
+        waits = f"{row[later]} waits for {other} of rank {peer}"
+        if end <= self.time:
+            waits += ", which is on its way"
+        return "", waits
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         line = self.timeline

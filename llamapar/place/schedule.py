@@ -80,7 +80,18 @@ def schedule(name: str, **options: Unpack[ScheduleKeywords]) -> Schedule:
     made = Schedule(name, plan.pp, plan.virtual_stages, plan.micro_batches, order.placement, rows, own)
     # Only this case can fail, and checking every table would walk all of it.
     if _last_round_is_short(name, plan) and made.problem:
-        raise _short_last_round(order, plan)
+        pp = plan.pp
+        many = plan.micro_batches
+        size = plan.round
+        # Rounds that divide the micro-batches leave no short one; the two nearest to what was asked for are
+        # offered.
+        fitting = [n for n in range(pp, many + 1) if many % n == 0]
+        raise LayoutError(
+            f"{order.title} with {plural(many, 'micro-batch')} in rounds of nc={size}",
+            f"the last round has {many % size}, fewer than pp={pp}: ranks would wait for one another",
+            [Choice.of(nc=n) for n in sorted(fitting, key=lambda n: (abs(n - size), n))[:2]],
+            "nc",
+        )
     return made
 
 
@@ -164,10 +175,21 @@ def _planned(
     _require_its_own(name, order, pp, v, many)
     if nc is not None and name != "flexible":
         raise only_flexible(nc, order.title)
-    size = _round(name, order, pp, many)
     if name == "flexible":
         size = whole("nc", min(pp, many) if nc is None else nc, 1, many)
-    return order, ScheduleNumbers(pp, v, many, size)
+        return order, ScheduleNumbers(pp, v, many, size)
+    # Micro-batches that a stage takes in a row: pp, or slightly more so that rounds are equal.
+    rounds = max(1, many // pp)
+    if name.startswith("interleaved") and many % rounds:
+        # Multiples of pp always make equal rounds of pp.
+        near = [pp * (many // pp), pp * (many // pp + 1)]
+        raise LayoutError(
+            f"{order.title} with {plural(many, 'micro-batch')} for pp={pp}",
+            f"its {rounds} rounds, of at least pp each, have to be equal",
+            [Choice.of(micro_batches=n) for n in near],
+            "micro_batches",
+        )
+    return order, ScheduleNumbers(pp, v, many, many // rounds)
 
 
 def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> None:
@@ -194,39 +216,9 @@ def _require_its_own(name: str, order: Order, pp: int, v: int, many: int) -> Non
         raise LayoutError(what, why, choices, list(needed)[-1])
 
 
-def _round(name: str, order: Order, pp: int, many: int) -> int:
-    """Micro-batches that a stage takes in a row: pp, or slightly more so that rounds are equal."""
-    rounds = max(1, many // pp)
-    if name.startswith("interleaved") and many % rounds:
-        # Multiples of pp always make equal rounds of pp.
-        near = [pp * (many // pp), pp * (many // pp + 1)]
-        raise LayoutError(
-            f"{order.title} with {plural(many, 'micro-batch')} for pp={pp}",
-            f"its {rounds} rounds, of at least pp each, have to be equal",
-            [Choice.of(micro_batches=n) for n in near],
-            "micro_batches",
-        )
-    return many // rounds
-
-
 def _last_round_is_short(name: str, plan: ScheduleNumbers) -> bool:
     """Whether a short last round of Llama 3's schedule may leave ranks waiting for one another."""
     return name == "flexible" and 0 < plan.micro_batches % plan.round < plan.pp
-
-
-def _short_last_round(order: Order, plan: ScheduleNumbers) -> LayoutError:
-    pp = plan.pp
-    many = plan.micro_batches
-    size = plan.round
-    # Rounds that divide the micro-batches leave no short one; the two nearest to what was asked for are
-    # offered.
-    fitting = [n for n in range(pp, many + 1) if many % n == 0]
-    return LayoutError(
-        f"{order.title} with {plural(many, 'micro-batch')} in rounds of nc={size}",
-        f"the last round has {many % size}, fewer than pp={pp}: ranks would wait for one another",
-        [Choice.of(nc=n) for n in sorted(fitting, key=lambda n: (abs(n - size), n))[:2]],
-        "nc",
-    )
 
 
 def of_layout(

@@ -7,7 +7,7 @@ and `ends` then put any durations on the walk.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from llamapar.errors import LayoutError
@@ -69,11 +69,6 @@ class Walk:
     rows: list[list[int]]
     missing: dict[int, Result] = field(default_factory=dict)
 
-    def _takes(self, durations: Sequence[Mapping[str, float]]) -> Iterator[float]:
-        """The duration of each turn."""
-        every = [of_stage[kind] for of_stage in durations for kind in WORDS]
-        return map(every.__getitem__, self.works)
-
     def times(
         self, durations: Sequence[Mapping[str, float]], p2p: float = 0.0
     ) -> tuple[list[float], list[float]]:
@@ -84,7 +79,10 @@ class Walk:
         """
         starts = [0.0]
         ends = [0.0]
-        for before, other, takes in zip(self.before, self.other, self._takes(durations), strict=True):
+        every = [of_stage[kind] for of_stage in durations for kind in WORDS]
+        for before, other, takes in zip(
+            self.before, self.other, map(every.__getitem__, self.works), strict=True
+        ):
             # A rank does one thing at a time, so the operation before is the floor, and the message from
             # another rank can only push it up.
             start = ends[before]

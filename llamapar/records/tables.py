@@ -153,27 +153,22 @@ def text_table(
     width: the most characters in a line; None for no limit. Cells are folded to fit. Columns that do not fit
     side by side continue below, in blocks that repeat the first column.
     """
-    columns = [list(column) for column in zip(head, *([str(c) for c in row] for row in rows), strict=True)]
-    blocks = ["\n".join(_lines(block, width)) for block in _blocks(columns, width)]
+    first, *others = [
+        list(column) for column in zip(head, *([str(c) for c in row] for row in rows), strict=True)
+    ]
+    # Columns that fit side by side make a block. The first one names the row, so every block repeats it.
+    held = [[first]]
+    for column in others:
+        if width is not None and len(held[-1]) > 1 and not _fit([*held[-1], column], width):
+            held.append([first])
+        held[-1].append(column)
+    blocks = ["\n".join(_lines(block, width)) for block in held]
     return "\n".join([fold(title, width), "\n\n".join(blocks), *([fold(foot, width)] if foot else [])])
 
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     """The rows of a table as lines, with aligned columns."""
     return list(_lines([list(column) for column in zip(*rows, strict=True)], None))
-
-
-def _blocks(columns: list[list[str]], width: int | None) -> Iterator[list[list[str]]]:
-    """The columns in groups that fit side by side."""
-    first, *others = columns
-    # The first column names the row, so every block repeats it.
-    block = [first]
-    for column in others:
-        if width is not None and len(block) > 1 and not _fit([*block, column], width):
-            yield block
-            block = [first]
-        block.append(column)
-    yield block
 
 
 def _least(column: list[str]) -> int:

@@ -18,16 +18,14 @@ from llamapar.describe.options import OPTIONS
 from llamapar.frameworks import framework as find_framework
 
 
-def plain_name(name: str) -> str:
-    """`name` reduced to letters without a meaning in a shell, comment or identifier."""
-    return re.sub(r"[^A-Za-z0-9._+-]", "_", name)[:60] or "model"
-
-
 def job_title(job: Job) -> str:
     """The first comment of every text."""
-    return f"# {plain_name(job.model.name)}: {job.layout} ({job.layout.world} ranks)" + "".join(
-        f"\n# {job.model.family} has {why}: nothing here says so" for why in [job.model.lacks] if why
-    )
+    # Only letters without a meaning in a shell, comment or identifier.
+    name = re.sub(r"[^A-Za-z0-9._+-]", "_", job.model.name)[:60] or "model"
+    title = f"# {name}: {job.layout} ({job.layout.world} ranks)"
+    if job.model.lacks:
+        title += f"\n# {job.model.family} has {job.model.lacks}: nothing here says so"
+    return title
 
 
 def left_out(*facts: tuple[object, str, str]) -> list[str]:

@@ -18,16 +18,14 @@ def times_longer(old: Job, new: Job, judge: Framework | None) -> float | None:
     """
     if old.seq_len is None or new.seq_len is None:
         return None
-    try:
-        before, after = (_seconds_per_token(job, job.sequences or old.sequences, judge) for job in (old, new))
-    except LlamaparError:
-        return None
-    return after / before
-
-
-def _seconds_per_token(job: Job, sequences: int | None, judge: Framework | None) -> float:
-    if sequences is not None:
+    per_token = []
+    for job in (old, new):
         # The same sequences for both, or a change of dp would also change how much work a step is.
-        job = job.replace(global_batch=sequences, micro_batch=job.micro_batch_size)
-    found = cost_of(job, Conditions.of_job(job, judge))
-    return found.step_seconds / found.tokens
+        if sequences := job.sequences or old.sequences:
+            job = job.replace(global_batch=sequences, micro_batch=job.micro_batch_size)
+        try:
+            found = cost_of(job, Conditions.of_job(job, judge))
+        except LlamaparError:
+            return None
+        per_token.append(found.step_seconds / found.tokens)
+    return per_token[1] / per_token[0]

@@ -96,16 +96,6 @@ def head(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> 
     return Term("head", once, inputs, "2 FLOPs a weight"), Term("head", twice, inputs, "2 FLOPs a weight")
 
 
-def sent_to_next(how: Conditions, model: ModelConfig, layout: Layout, tokens: float) -> float:
-    """Seconds from the end of a stage to its use on the next rank."""
-    # Two neighbours of the pipeline: a ring of two, on the fast link only if both are in its domain.
-    ring = Ring.of(how.gpu, 2, layout.stride("pp"))
-    hop = NET_HOP
-    if ring.inside == ring.size:
-        hop = HOP
-    return tokens * model.dim * ITEM / layout.sp_ways / ring.rate(how.gpu) + START + hop
-
-
 def rings_of(how: Conditions, layout: Layout, copies: int) -> tuple[Ring, Ring]:
     """Two rings of ranks with the same parameters: those with other shards, and those with copies of one."""
     gpu, ways, stride = how.gpu, layout.dp // copies, layout.stride("dp")
@@ -350,7 +340,12 @@ def _of_layers(name: str, each: Pass, named: dict[str, float]) -> Term:
 def _pipeline(job: Job, how: Conditions, ranks: Ranks, many: int, tokens: float) -> list[Term]:
     """What the pipeline adds to the busiest rank's work: its timeline with and without transfers."""
     lay = job.layout
-    p2p = sent_to_next(how, job.model, lay, tokens)
+    # Two neighbours of the pipeline: a ring of two, on the fast link only if both are in its domain.
+    ring = Ring.of(how.gpu, 2, lay.stride("pp"))
+    hop = NET_HOP
+    if ring.inside == ring.size:
+        hop = HOP
+    p2p = tokens * job.model.dim * ITEM / lay.sp_ways / ring.rate(how.gpu) + START + hop
     shape = (job.schedule, lay.pp, lay.virtual_stages, many, job.nc)
     bare, sent = _ends(*shape, ranks.durations, p2p)
     source = f"the timeline of {ORDERS[own_name(job.schedule, lay.virtual_stages)].title}"
