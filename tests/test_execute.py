@@ -46,36 +46,6 @@ def test_inputs_are_taken_in_the_dtype_of_the_run():
     assert not torch.equal(result.outputs[0]["out"], other.outputs[0]["out"])
 
 
-def test_more_kv_ranks_than_heads():
-    """Refused, the genuine error under force, and with copies of the heads it runs."""
-    model = MODEL.replace(n_kv_heads=2)
-    layout = Layout(tp=4)
-    with pytest.raises(lp.LayoutError, match=r"^LP104 error  tp=4 does not divide n_kv_heads=2 \(small\)\n"):
-        lp.run("attention", model, layout)
-    for engine in ENGINES:
-        forced = lp.run("attention", model, layout, force=True, engine=engine, seq_len=7 * 4)
-        assert not forced.ok
-        assert set(forced.errors) == {0, 1, 2, 3}
-        first = next(iter(forced.errors.values()))
-        assert type(first) is RuntimeError
-        assert str(first) == "shape '[2, 28, -1, 4]' is invalid for input of size 112"
-        assert "forced past LP104: tp=4 does not divide n_kv_heads=2 (small)" in forced.notes
-    copied = lp.run("attention", model, layout, kv_replication=True, dtype="float64")
-    assert copied.ok
-    assert copied.gradients[0]["wk"].shape == (4, 64)  # one whole head
-    assert torch.equal(copied.gradients[0]["wk"], copied.gradients[1]["wk"])
-
-
-def test_a_run_covers_the_ranks_of_one_stage_and_says_so():
-    model = MODEL.replace(n_layers=8)
-    result = lp.run("mlp", model, Layout(tp=2, pp=4, virtual_stages=2))
-    assert result.ok
-    assert result.ranks == 2
-    assert result.notes[0] == "pp=4: the ranks of one stage are run"
-    assert "pp=4: the ranks of one stage are run" in str(result)
-    assert not any("stage" in note for note in lp.run("mlp", model, Layout(tp=2)).notes)
-
-
 # -- programs of one's own -------------------------------------------------------------------------
 
 
@@ -123,33 +93,23 @@ def test_a_program_that_raises_on_one_rank_alone(engine):
     assert lp.run("mlp", MODEL, Layout(tp=2, cp=2), engine=engine).ok  # and nothing stays broken
 
 
-def test_only_the_rank_with_the_odd_piece_raises():
-    def square(mesh, setting, x, w1):
-        return x @ w1.view(32, 64).mT
-
-    uneven = MODEL.replace(ffn_dim=63)  # 32 rows, and 31 on the second rank of tp
-    result = lp.run(square, uneven, Layout(tp=2, cp=2, sequence_parallel=False), force=True, out="ffn")
-    message = "shape '[32, 64]' is invalid for input of size 1984"
-    assert {r: str(e) for r, e in result.errors.items()} == {1: message, 3: message}
+# Programs of one's own, for texts/execute.txt.
 
 
-def test_what_a_program_of_ones_own_returns_is_a_tensor():
-    def listed(mesh, setting, x):
-        return [x]
-
-    said = "the program returned list\n  why  a tensor or a dict of tensors is needed"
-    for engine in ENGINES:
-        result = lp.run(listed, MODEL, Layout(tp=2), engine=engine)
-        assert {r: str(error) for r, error in result.errors.items()} == {0: said, 1: said}
+def square(mesh, setting, x, w1):
+    return x @ w1.view(32, 64).mT
 
 
-def test_a_run_inside_a_run_is_refused():
-    def nested(mesh, setting, x):
-        lp.run("mlp", MODEL, Layout(tp=2))
-        return x
+def listed(mesh, setting, x):
+    return [x]
 
-    result = lp.run(nested, MODEL, Layout(tp=2))
-    assert {str(e).splitlines()[0] for e in result.errors.values()} == {"a local run inside another one"}
+
+def nested(mesh, setting, x):
+    lp.run("mlp", MODEL, Layout(tp=2))
+    return x
+
+
+def test_a_run_while_ranks_are_stepped_through_is_refused():
     with (
         step_through("mlp", MODEL, Layout(tp=2)),
         pytest.raises(lp.LlamaparError, match=r"^a local run inside another one\n"),
@@ -403,30 +363,6 @@ def test_the_same_seed_gives_the_same_numbers():
 
     assert torch.equal(out(), out(seed=0))
     assert not torch.equal(out(), out(seed=1))
-
-
-def test_what_a_result_says():
-    result = lp.run("mlp", MODEL, Layout(tp=2), seq_len=16, device="cpu", dtype="float64")
-    lines = str(result).splitlines()
-    assert lines[0] == "mlp  tp=2 cp=1 pp=1 dp=1 (2 ranks, local, cpu): equal to the reference"
-    assert lines[1].split("  ")[0] == "what"
-    assert [line.split()[:2] for line in lines[2:7]] == [
-        ["output", "out"], ["gradient", "x"], ["gradient", "w1"], ["gradient", "w2"], ["gradient", "w3"],
-    ]  # fmt: skip
-    assert lines[7:] == ["rank 0: 4 collectives: tp 32,768 B", "device cpu: asked for"]
-    told = result.as_dict()
-    assert [row.pop("error") < 1e-12 for row in told["rows"]] == [True] * 5
-    assert told["rows"][2] == {
-        "kind": "gradient", "name": "w1", "tolerance": 1e-12, "ok": True, "how": "equal", "whole": [],
-        "here": [], "placement": "dim 0: 48 of 96", "ranks": [],
-    }  # fmt: skip
-    assert told | {"max_error": 0, "max_grad_error": 0, "rows": [], "collectives": []} == {
-        "ok": True, "name": "mlp", "max_error": 0, "max_grad_error": 0, "where": "", "rows": [],
-        "engine": "local", "device": "cpu", "ranks": 2, "events": 4, "collectives": [],
-        "bytes": {"tp": 32768}, "errors": {}, "explanation": None, "untouched": [],
-        "notes": ["device cpu: asked for"],
-    }  # fmt: skip
-    assert "<b>mlp  tp=2" in result._repr_html_()
 
 
 def test_an_interrupt_ends_a_local_run_and_not_the_process(counts):

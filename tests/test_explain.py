@@ -11,46 +11,12 @@ import pytest
 
 import explain_accuracy as accuracy
 import llamapar as lp
-from explaining import BATCHES, KV, VIEW, ZERO
+from explaining import BATCHES, KV, VIEW
 from llamapar import diagnosis
 from llamapar.describe.models import public_models
 from llamapar.diagnosis.vocabulary import CATEGORIES, CODES, SUBTYPES, VERDICTS
 from llamapar.rules.fix import Fix
 from llamapar.rules.table import RULE_BY_CODE
-
-# -- the five incidents ----------------------------------------------------------------------------
-
-
-STORED = "model=llama3.1-405b-mp16 (its checkpoint stores 16 KV heads): 47.75 GiB of weights"
-
-
-@pytest.mark.parametrize("text", [ZERO, "ZeroDivisionError"])
-def test_incident_1_gets_the_fix_of_code_that_serves(text):
-    """Only llama-models divides so, and it serves: no fix counts gradients, and the stored model is first."""
-    told = lp.explain(text, "llama3.1-405b", tp=16)
-    assert [str(fix) for fix in told.best.fixes] == [STORED]
-    model = told.best.fixes[0].job.model
-    norms = (2 * model.n_layers + 1) * model.dim  # these are whole on every rank
-    weights = (model.n_params - norms) // 16 + norms
-    assert told.best.fixes[0].as_dict()["effect"]["memory_bytes"] == 2 * weights
-    trained = lp.explain(text, "llama3.1-405b", tp=16, framework="torchtitan")
-    assert "before activations" in str(trained.best.fixes[0])
-
-
-PADDED = "16064·8 = 128512 = 128256 + 256 pad rows"
-
-
-@pytest.mark.parametrize("option", ["make_vocab_size_divisible_by", "make_vocal_size_divisible_by"])
-def test_incident_2_seen_from_the_padding(option):
-    text = (
-        f"{option}=64: The parameter isn't evenly distributed among tensor parallel group: shape before "
-        "sharding torch.Size([128256, 8192]), shape after sharding torch.Size([16064, 8192])"
-    )
-    told = lp.explain(text)
-    assert told.best.category == "vocab_padding"
-    assert PADDED in told.best.equations
-    assert [said.framework for said in told.best.frameworks] == ["colossalai"]
-
 
 # -- what stays ambiguous --------------------------------------------------------------------------
 
@@ -106,23 +72,6 @@ def test_an_exception_is_explained_with_its_traceback():
     told = lp.explain(caught.value)
     assert told.best.category == "kv_heads_lt_tp"
     assert told.line.startswith("ZeroDivisionError: ")
-
-
-# -- what could not be allocated -------------------------------------------------------------------
-
-
-def test_an_allocation_is_compared_with_the_free_memory_and_the_weights_with_the_gpus():
-    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity "
-    text += "of 79.11 GiB of which 3.20 GiB is free."
-    cause = "a rank needs more than its memory of 79.11 GiB: {}"
-    more = lp.explain(text.format("7.83"), "llama3-8b", seq_len=4096)
-    assert (more.best.cause, more.best.equations) == (
-        cause.format("7.83 GiB > 3.20 GiB"),
-        ("7.83 GiB > 3.20 GiB",),
-    )
-    assert "memory of a GPU" not in more.needs  # it stands in the text
-    heavy = lp.explain(text.format("2.10"), "llama3.1-405b", gpus=8)
-    assert heavy.best.cause == cause.format("405853388800 parameters × 2 B = 812 GB of weights")
 
 
 # -- the vocabulary --------------------------------------------------------------------------------

@@ -85,27 +85,6 @@ def test_no_numbers_make_a_refuted_claim(text, sizes, facts):
 # -- a divisor that is a product -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("index", "level"), [(64000, None), (64128, "POSSIBLE"), (70000, "LIKELY")])
-def test_an_index_is_past_a_ranks_rows_and_one_past_the_end_is_anybodys(index, level):
-    text = f"IndexError: index {index} is out of bounds for dimension 0 with size 64128"
-    best = lp.explain(text, "llama3-8b", tp=2).best
-    assert (best.level.name if best else None) == level
-
-
-@pytest.mark.parametrize(("divisor", "agrees"), [("8 and dp 3", "8·3 = 24 agrees; "), ("8 and so on", "")])
-def test_a_divisor_that_divides_the_ranks_is_not_what_the_text_means(divisor, agrees):
-    told = lp.explain(f"world size 24 is not divisible by tensor parallel size {divisor}")
-    assert (told.summary, told.diagnoses) == (f"Not known: {agrees}no arithmetic in this text", ())
-
-
-def test_one_gpu_and_degrees_of_one_are_the_same_fact():
-    text = "shape '[1, 2048, -1, 128]' is invalid for input of size 131072"
-    one = lp.explain(text, gpus=1)
-    assert str(one) == str(lp.explain(text, tp=1, pp=1, cp=1, dp=1))
-    assert one.verdict == "not_sharding"
-    assert "tp=16" not in str(one)
-
-
 def test_a_target_of_no_elements_has_no_ratio():
     text = "RuntimeError: shape '[0, 8192, -1, 2, 128]' is invalid for input of size 1"
     told = lp.explain(text, context={"cp": 128, "n_heads": 128, "dim": 3, "seq_len": 128})

@@ -25,9 +25,3 @@ def test_what_real_frameworks_raise(framework):
         if best is None or best.category not in case["categories"]:
             missed.append((case["model"], case["layout"], case["message"][:100], best and best.title))
     assert len(missed) <= 0.02 * len(cases), missed[:5]
-
-
-def test_half_a_group_of_torchtitans_fused_weight():
-    told = lp.explain("RuntimeError: shape '[1, 8192, -1, 6, 128]' is invalid for input of size 3145728")
-    assert told.best.category == "kv_heads_lt_tp"
-    assert told.best.equations == ("8192 × 384 = 3145728", "768 = (4 + 2)·128", "384 = 8·768/16")

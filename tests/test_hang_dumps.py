@@ -232,21 +232,6 @@ def test_a_name_that_turns_a_text_around_is_refused(field):
         read_dumps([("rank_0", few([short(1, **{field: "all\u202e"})]))])
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        ([], r"the folder: no file's name ends in a rank's number"),
-        (["dump_of_20251123"], r"dump_of_20251123: its name ends in 20,251,123, and at most 65,536 ranks"),
-        (["rank_0.json", "other_0.json"], r"rank_0.json: it is of rank 0, and so is other_0.json"),
-    ],
-)
-def test_folders_that_are_refused(names, words, tmp_path):
-    for name in names:
-        (tmp_path / name).write_bytes(changed())
-    with pytest.raises(lp.LlamaparError, match=words):
-        lp.explain(tmp_path)
-
-
 def test_a_text_that_torchs_own_table_would_evaluate_is_read_as_numbers():
     """torch's `build_groups_memberships` evaluates members that are a quoted text."""
     made = Path("/tmp/called-by-a-flight-record")

@@ -185,15 +185,6 @@ def test_degrees_get_the_order_in_which_the_records_lie():
             explain_dumps(files(row), Known(layout=lp.Layout(tp=tp)))
 
 
-def test_without_a_layout_a_group_is_its_ranks():
-    found = told(dict(multiplied(16, 40, culprit=5)))
-    assert found.best is not None
-    assert found.best.cause == (
-        "tp group of ranks 0–7: rank 5 never entered all_reduce #1029, [1, 8192, 4099] bf16; "
-        "ranks 0, 1, 2, 3, 4, 6, 7 wait; it is in no collective, or gone"
-    )
-
-
 def test_a_thousand_ranks_are_read():
     made = dict(multiplied(1024, 40, culprit=341))
     with within(60):
@@ -206,41 +197,6 @@ def test_a_thousand_ranks_are_read():
 
 PAIR, BOTH = ("pp0", "mesh_pp"), {"pp0": [0, 1]}
 P2P = {"is_p2p": True, "p2p_seq_id": 1}
-
-
-def test_a_receive_waits_for_who_sends():
-    waits = dump([entry(0, PAIR, "recv 1<-0", 0, [4, 8], **P2P, **OPEN)], BOTH)
-    found = told({0: dump([], BOTH), 1: waits}, lp.Layout(pp=2))
-    assert found.best is not None
-    assert found.best.cause.startswith(
-        "pp group: rank 0 (pp 0) never entered recv 1<-0 #1, [4, 8] bf16; rank 1"
-    )
-
-
-def test_ranks_that_both_send_wait_for_one_another():
-    sends = {
-        rank: dump([entry(0, PAIR, f"send {rank}->{1 - rank}", 0, [4, 8], **P2P, **OPEN)], BOTH)
-        for rank in (0, 1)
-    }
-    found = told(sends, lp.Layout(pp=2))
-    assert found.best is not None
-    assert hang_of(found).behind == []
-    assert found.best.cause.count("never entered send") == 2
-
-
-@pytest.mark.parametrize(("state", "behind"), [("completed", None), ("started", [0])])
-def test_a_batch_of_sends_has_the_state_of_its_end(state, behind):
-    """NCCL never marks the calls of a batch as done, but for the entry that ends it."""
-    sends = P2P | {"state": "scheduled", "retired": False}
-    end = {**sends, "input_sizes": [], "output_sizes": [], "input_dtypes": [], "output_dtypes": []}
-    batch = [
-        entry(0, PAIR, "send 1->0", 0, [4, 8], **sends),
-        entry(1, PAIR, "recv 1<-0", 0, [4, 8], **sends),
-        entry(2, PAIR, "coalesced", 0, [], **{**end, "state": state}),
-    ]
-    late = [entry(0, PAIR, "all_reduce", 1, [1])]
-    found = told({0: dump(late, BOTH), 1: dump(late + batch, BOTH)})
-    assert (found.hang and hang_of(found).behind) == behind
 
 
 def called(op: str, number: int, size: list[int], **more: Any) -> dict[str, Any]:
@@ -256,32 +212,6 @@ def called(op: str, number: int, size: list[int], **more: Any) -> dict[str, Any]
 REDUCED = called("all_reduce", 1, [4, 4], **OPEN)
 GATHER, TWO = called("gather", 1, [4, 4], **OPEN), {"output_sizes": [[4, 4], [4, 4]]}
 HALF = {"input_dtypes": ["Half"], "output_dtypes": ["Half"]}
-TORCHS = [
-    (REDUCED, REDUCED, ""),
-    (REDUCED, called("all_gather_into_tensor_coalesced", 1, [4, 4], **OPEN), "COLLECTIVE_TYPE_MISMATCH"),
-    (REDUCED, REDUCED | {"input_sizes": [[5, 4]]}, "SIZE_OR_SYNTAX_MISMATCH"),
-    (REDUCED, REDUCED | {"output_sizes": [[5, 4]]}, "SIZE_OR_SYNTAX_MISMATCH"),
-    (REDUCED, REDUCED | HALF, "COLLECTIVE_DTYPE_MISMATCH"),
-    (GATHER | TWO, GATHER | {"output_sizes": [[]]}, ""),
-]
-
-
-@pytest.mark.parametrize(("one", "other", "theirs"), TORCHS)
-def test_pairs_of_torchs_own_tests_are_told_as_torch_tells_them(one, other, theirs):
-    found = told({rank: dump([row], {"0": [0, 1]}) for rank, row in enumerate((one, other))})
-    differ = f"{one['profiling_name'].removeprefix('nccl:')} #1: rank 1 {theirs}"
-    assert hang_of(found).differ == ({"group of all ranks": differ} if theirs else {})
-    assert hang_of(found).behind == []
-
-
-def test_a_ring_buffer_that_lost_its_beginning():
-    """Buffers that begin at different calls: nobody is blamed for what is no longer there."""
-    made = {
-        rank: one | {"entries": one["entries"][rank % 7 :]} for rank, one in multiplied(16, 60, culprit=5)
-    }
-    found = told(made, lp.Layout(tp=8, dp=2))
-    assert found.best is not None
-    assert (list(hang_of(found).behind), found.best.level) == ([5], Level.LIKELY)
 
 
 def test_torchs_analyzer_prints_nothing(capfd):
@@ -306,13 +236,6 @@ def test_where_it_is_not_installed_the_layouts_part_stands_alone(monkeypatch):
     assert found.best.level is Level.POSSIBLE
     missing = "torch's analyzer of flight records, which compares calls, is not installed: pip ins"
     assert any(line.startswith(missing) and line.endswith("'llamapar[run]'") for line in found.rivals)
-
-
-def test_a_record_that_stops_the_analyzer_is_told():
-    """It knows no operation of that name."""
-    odd = called("dance", 1, [4], **OPEN)
-    found = told({rank: dump([odd], {"0": [0, 1]}) for rank in (0, 1)})
-    assert "torch's analyzer stops: AssertionError: dance is not a supported operation" in found.rivals
 
 
 # -- the doors -------------------------------------------------------------------------------------

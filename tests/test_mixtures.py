@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,39 +80,7 @@ def test_a_mixture_has_the_parameters_that_transformers_builds(row):
         assert wrapped == model.replace(name="llama4 (text)")
 
 
-def test_what_a_config_may_not_say():
-    for config, said, field in (
-        (QWEN3, {"mlp_only_layers": [3]}, "mlp_only_layers"),
-        (QWEN3, {"num_experts": None}, "num_experts"),
-        (QWEN3, {"num_experts": 0}, "experts.count"),
-        (LLAMA4 | EVERY_SECOND, {"moe_layers": [0, 1]}, "moe_layers"),
-        (DEEPSEEK, {"moe_layer_freq": 2}, "moe_layer_freq"),
-        (DEEPSEEK, {"q_lora_rank": None}, "q_lora_rank"),
-        (MIXTRAL, {"quantization_config": {"quant_method": "awq"}}, "quantization_config"),
-    ):
-        with pytest.raises(lp.ModelError, match=field.rpartition(".")[2]) as refusal:
-            lp.model(config | said)
-        assert refusal.value.field == field
-    with pytest.raises(lp.ModelError, match=r"^experts=8: an object is needed"):
-        lp.model("tiny").replace(experts=8)
-    with pytest.raises(lp.ModelError, match=r"^field of experts='number' is not known"):
-        lp.model("tiny").replace(experts={"number": 8})
-
-
 # -- what is judged ------------------------------------------------------------------------------------
-
-
-def test_heads_vocabulary_sequence_and_stages_are_judged():
-    asked = {"cp": 3, "pp": 100, "seq_len": 8000, "global_batch": 7, "micro_batch": 2}
-    found = {f.code: f for f in lp.check(QWEN3, tp=8, **asked).findings}
-    assert {"LP104", "LP109", "LP201", "LP301", "LP302", "LP401"} <= found.keys()
-    assert found["LP104"].message == "tp=8 does not divide n_kv_heads=4 (qwen3_moe)"
-    assert found["LP109"].severity == "note"
-    (first, *_) = lp.check(QWEN3, tp=8, dp=32, gpus=256, gpu="h100-80gb", seq_len=8192).errors[0].fixes
-    assert first.text.startswith("tp=4 dp=64")
-    assert first.effect.text == ""  # no bytes and no time, for both would be without the experts
-    # 1,000 divides no width of an FFN; nobody knows how experts are cut.
-    assert not {f.code for f in lp.check(QWEN3, tp=4, quant_group=1000).findings} & {"LP103", "LP107"}
 
 
 def dense(config: dict[str, Any]) -> lp.ModelConfig:
@@ -135,64 +102,7 @@ def test_attention_is_counted_as_that_of_a_dense_model():
     assert "activations: MLP" not in terms
 
 
-def test_memory_is_a_lower_bound_and_has_no_total():
-    found = lp.memory(QWEN3, tp=4, dp=16, seq_len=8192)
-    assert found.outcome == "undecided"
-    assert not found.fits
-    assert found.as_dict().keys() == {"stages", "outcome", "low_bytes", "not_counted"}
-    first, last = found.verdict.splitlines()
-    assert first == "worst: stage 0, at least 19.83 GiB, and h100-80gb has 79.65: undecided"
-    assert last == f"not counted: {lp.model(QWEN3).unjudged}"
-    # Over eight GPUs the experts' weights and moments alone, at 6 bytes, are more than one holds.
-    few = lp.check(QWEN3, tp=4, dp=2, gpus=8, gpu="h100-80gb", seq_len=8192)
-    (error,) = few.errors
-    assert error.message == "stage 0 needs at least 158.7 GiB a rank, and h100-80gb has 79.65"
-    assert error.why.endswith("at least 22 GPUs are needed")
-    assert error.fixes == ()
-    assert lp.memory(QWEN3, tp=4, dp=2, seq_len=8192, gpu="h100-80gb").outcome == "does not fit"
-    assert lp.check(QWEN3, tp=4, dp=16, gpus=64, gpu="h100-80gb", seq_len=8192).ok
-
-
-def test_latent_attention_is_named_as_not_judged():
-    found = lp.memory(DEEPSEEK, tp=8, pp=16, dp=16, seq_len=4096)
-    assert "multi-head latent attention (MLA)" in found.not_counted
-    assert not [term for stage in found.stages for term in stage.terms if "attention" in term.name]
-    with pytest.raises(lp.ModelError, match=r"^traffic of attention of deepseek_v3 is not known") as refusal:
-        lp.traffic("attention", DEEPSEEK, tp=8, seq_len=4096)
-    assert [str(choice) for choice in refusal.value.choose] == ["program='embedding'"]
-    assert lp.traffic("embedding", DEEPSEEK, tp=8, seq_len=4096).by_axis["tp"]
-
-
 # -- what is refused -----------------------------------------------------------------------------------
-
-REFUSED: dict[str, Callable[[lp.ModelConfig], object]] = {
-    "the time of a step": lambda m: lp.cost(m, tp=4, dp=2, seq_len=4096),
-    "a plan": lambda m: lp.plan(m, gpus=8, seq_len=4096, global_batch=8),
-    "traffic of llama": lambda m: lp.traffic("llama", m, tp=4, seq_len=4096),
-    "traffic of mlp": lambda m: lp.traffic("mlp", m, tp=4, seq_len=4096),
-    "the FFN": lambda m: lp.ffn(m, tp=4),
-    "what ZeRO shares": lambda m: lp.zero(m, dp=4),
-    "the file": lambda m: lp.loading(m, format="bf16"),
-    "the config.json": lambda m: lp.checkpoint.config_json(m),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_needs_the_experts_is_refused_by_name(what):
-    with pytest.raises(lp.ModelError, match=f"^{what} of mixtral is not known") as refusal:
-        REFUSED[what](lp.model(MIXTRAL))
-    assert refusal.value.why == (
-        "not judged: FFNs with 8 experts of width 14,336, 2 for a token, in 32 of 32 layers: "
-        "45,098,205,184 of 46,702,792,704 parameters"
-    )
-
-
-@pytest.mark.parametrize("engine", ["local", "dry"])
-def test_a_run_is_refused_by_name(engine):
-    for config in (QWEN3, {"model_type": "llama4", "text_config": LLAMA4}):
-        with pytest.raises(lp.ModelError, match=r"has experts") as refusal:
-            lp.run("attention", config, tp=4, engine=engine)
-        assert refusal.value.why == lp.model(config).unjudged
 
 
 def test_a_checkpoint_is_refused_by_name(tmp_path):

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import llamapar as lp
-from llamapar.cli.main import main
 from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
 from llamapar.frameworks import FRAMEWORKS, Framework, as_run, framework
@@ -125,13 +124,6 @@ def test_the_explorer_answers_as_check_does(trainer, layout):
     assert all(answer.verdict != NO for answer in answers(report, values)[:1])
 
 
-def test_layers_that_a_trainer_refuses_are_refused_everywhere():
-    for trainer in ("flagscale", "megatron-deepspeed"):
-        assert not lp.check("llama3.1-405b", {"tp": 8, "pp": 8}, framework=trainer).ok
-        with pytest.raises(lp.LayoutError, match=r"126 layers do not divide over 8 stages"):
-            lp.memory("llama3.1-405b", {"tp": 8, "pp": 8}, seq_len=8192, framework=trainer)
-
-
 def test_megatrons_sharded_weights_are_counted_in_both_dtypes():
     """Megatron-FSDP keeps bfloat16 shards beside float32 ones: 18 bytes a parameter over 8 ranks."""
     found = lp.memory("llama3-8b", {"dp": 8, "zero": 3}, seq_len=8192, framework="megatron-lm")
@@ -154,15 +146,6 @@ def test_time_is_of_the_zero_stage_that_the_trainer_has_as_memory_is(trainer):
             assert cost.memory.layout == lp.memory("llama3-70b", degrees, zero=zero, **asked).layout
             assert cost.step_seconds == of_stage[cost.layout]
             assert cost.how.endswith(f", ZeRO {cost.layout.zero}") == (cost.layout.zero != zero)
-
-
-def test_the_time_of_what_cannot_fit_says_so():
-    found = lp.cost("llama3.1-405b", {"tp": 8}, seq_len=8192, global_batch=8, micro_batch=1)
-    assert not found.fits
-    assert (
-        "it does not fit: a rank needs 917.4 (719.7 to 1327.9) GiB of memory, and h100-80gb has 79.65"
-        in str(found)
-    )
 
 
 def test_a_ring_is_not_free():
@@ -198,40 +181,6 @@ def test_micro_batches_of_a_batch_say_how_large_one_is():
     assert [(f.code, f.message) for f in refused.errors] == [
         ("LP405", "micro_batches·micro_batch·dp = 4·2·4 = 32, but a step has 36 sequences")
     ]
-
-
-@pytest.mark.parametrize(
-    ("facts", "error"),
-    [
-        (
-            {"micro_batches": 4, "global_batch": 32},
-            "micro_batches·micro_batch·dp = 4·1·4 = 16, but a step has 32 sequences\n"
-            "  why  the micro-batches of all DP groups are the sequences of one step\n"
-            "  try  micro_batches=8: ",
-        ),
-        ({"batch_per_dp": 3, "global_batch": 32}, "batch_per_dp·dp = 3·4 = 12, but global_batch=32\n"),
-        ({"batch_tokens": 100, "global_batch": 8}, "global_batch·seq_len = 8·8192 = 65536 tokens, but "),
-    ],
-)
-def test_a_batch_that_check_refuses_has_no_memory(facts, error, capsys):
-    words = [
-        "memory",
-        "--model",
-        "llama3-8b",
-        "--tp",
-        "2",
-        "--dp",
-        "4",
-        "--seq-len",
-        "8192",
-        "--micro-batch",
-        "1",
-    ]
-    for name, value in facts.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    assert not check_job(Job.of("llama3-8b", tp=2, dp=4, seq_len=8192, micro_batch=1, **facts)).ok
-    assert main(words) == 2
-    assert capsys.readouterr().err.startswith(f"llamapar: {error}")
 
 
 def test_a_fix_is_timed_as_its_trainer_runs_it():
