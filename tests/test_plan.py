@@ -18,6 +18,7 @@ from llamapar.count.in_flight import in_flight
 from llamapar.count.terms import SHARES
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
+from llamapar.frameworks import Framework
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import ends_of, schedule_of, walk_of
 from llamapar.rules.memory_rule import least_bytes, memory_of
@@ -122,7 +123,7 @@ SIXTEEN = Job.of("llama3-8b", lp.Layout(), seq_len=4096, global_batch=64)
 
 
 @cache
-def every(judge: lp.Framework | None) -> list[Candidate]:
+def every(judge: Framework | None) -> list[Candidate]:
     return [*map(Candidate._make, candidates(SIXTEEN, Conditions(HARDWARE["h100-80gb"]), 16, judge))]
 
 
@@ -363,7 +364,7 @@ def test_why_and_memory_agree(judge, data):
 
 
 @cache
-def planned(judge: lp.Framework | None) -> Plan:
+def planned(judge: Framework | None) -> Plan:
     return lp.plan("llama3-8b", gpus=16, seq_len=4096, global_batch=64, framework=judge, top=1)
 
 
