@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
 
-from llamapar.records.losses import LossCurve
+from llamapar.programs import FAULTS
 from llamapar.spmd.setting import DTYPES
 
 from .body import Results, Task, inputs, reference, uncut
 from .ends import End, end_tensors
 from .module_reading import gap, largest
+from .recorder import Recorder
 from .result import Result
 from .rows import GRADIENT, LOSS, MEAN, OUTPUT, WEIGHT, Row
 from .stepping import LIKE, allowed_distance, curve_of
-from .ticking import Ticking
 from .unsharded import Unsharded
 
 KINDS = (OUTPUT, GRADIENT, MEAN, WEIGHT)
@@ -39,6 +39,9 @@ def _row(end: End, tolerance: float, limit: Tensor | None) -> Row:
             rank for rank, own in end.owns.items() if not _within(own, rights[rank], end.take(limit, rank))
         ]
         agrees = "as AdamW makes it"
+    here = next(iter(rights.values())).shape
+    sizes = enumerate(zip(here, end.whole.shape, strict=False))
+    cut = [f"dim {dim}: {own} of {size}" for dim, (own, size) in sizes if own != size]
     return Row(
         end.kind,
         end.name,
@@ -46,19 +49,13 @@ def _row(end: End, tolerance: float, limit: Tensor | None) -> Row:
         tolerance,
         not off,
         "DIFFERS" if off else agrees,
-        placement=cut_in_words(end.whole.shape, next(iter(rights.values())).shape),
+        placement=", ".join(cut) or "copy",
         ranks=tuple(off),
     )
 
 
 def _within(own: Tensor | None, right: Tensor, limit: Tensor) -> bool:
     return own is not None and own.shape == right.shape and bool(((own - right).abs() <= limit).all())
-
-
-def cut_in_words(whole: Sequence[int], here: Sequence[int]) -> str:
-    """How a rank's shape is cut: "dim 0: 16 of 64", "copy"."""
-    cut = enumerate(zip(here, whole, strict=False))
-    return ", ".join(f"dim {dim}: {own} of {size}" for dim, (own, size) in cut if own != size) or "copy"
 
 
 def compared(result: Result, alone: Unsharded, tick: Callable[[], None]) -> Result:
@@ -89,14 +86,21 @@ def compared(result: Result, alone: Unsharded, tick: Callable[[], None]) -> Resu
     notes = result.notes
     worst = max((row.error or 0.0 for row in made if row.kind != WEIGHT), default=0.0)
     if task.setting.dtype == "bfloat16" and tolerance < worst < 1:
-        with Ticking(tick):
+        with Recorder(tick=tick):
             off = _rounding(task, alone.made)
         tolerance = max(tolerance, 2 * off)
         made = rows()
         note = f"one process in bfloat16 is off by {off:.0e} of itself in float64"
         notes = (*notes, f"{note}: a layout may be, the other way")
-    made += _later_steps(curve, tolerance)
+    if curve is not None and len(curve.losses) > 1:
+        limit = tolerance**LIKE
+        ok = curve.distance <= limit
+        made.append(Row(LOSS, "of each step", curve.distance, limit, ok, "equal" if ok else "DIFFERS"))
     against = "the reference"
+    if task.fault is not None and all(row.ok for row in made):
+        fault = FAULTS[task.fault]
+        shows = f"it shows in {fault.program} with {fault.where}"
+        notes = (*notes, f"{task.fault} changes nothing here; {shows}")
     return replace(
         result, rows=tuple(made), tolerance=tolerance, notes=notes, loss_curve=curve, against=against
     )
@@ -111,12 +115,3 @@ def _rounding(task: Task, one: Results) -> float:
     exact = reference(replace(task, given=inputs(task, uncut)).in_float64())
     pairs = ((one.outputs, exact.outputs), (one.gradients, exact.gradients))
     return max(gap(own[name].double(), t) / largest(t) for own, whole in pairs for name, t in whole.items())
-
-
-def _later_steps(curve: LossCurve | None, tolerance: float) -> list[Row]:
-    """The losses of all steps as a row, where there are several."""
-    if curve is None or len(curve.losses) == 1:
-        return []
-    limit = tolerance**LIKE
-    ok = curve.distance <= limit
-    return [Row(LOSS, "of each step", curve.distance, limit, ok, "equal" if ok else "DIFFERS")]

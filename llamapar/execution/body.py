@@ -236,13 +236,19 @@ def parameters(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 
 def _only(tensors: Mapping[str, Tensor], names: list[str]) -> Mapping[str, Tensor]:
-    return tensors.only(names) if isinstance(tensors, Gathered) else {name: tensors[name] for name in names}
+    if isinstance(tensors, Gathered):
+        return tensors.only(names)
+    return {name: tensors[name] for name in names}
 
 
 def placement(program: Program, name: str) -> str | None:
     """The row of the placement table for an output; None where the table has none."""
-    row = program.out if name == "out" else name
-    return row if row in ACTIVATIONS else None
+    row = name
+    if name == "out":
+        row = program.out
+    if row in ACTIVATIONS:
+        return row
+    return None
 
 
 def differentiated(
@@ -260,7 +266,9 @@ def differentiated(
             continue
         if row is not None and row != "loss":
             shape = task.setting.shape(row)
-            device = "meta" if y.is_meta else "cpu"
+            device = "cpu"
+            if y.is_meta:
+                device = "meta"
             dy = cut(row, partial(task.setting.make, "cotangent", shape, device)).detach()
             if y.shape != dy.shape:
                 raise LlamaparError(
@@ -385,14 +393,6 @@ def reference(task: Task) -> Results:
     assert task.program.reference is not None
     function = partial(task.program.reference, task.setting)
     return computed(task, function, inputs(task, uncut), task.setting.global_batch, uncut)
-
-
-def is_placed(task: Task, name: str) -> bool:
-    """Whether the placement table says of a global output or gradient which piece a rank should have."""
-    try:
-        return bool(placement(task.program, name) or kind(name))
-    except LlamaparError:
-        return False
 
 
 def piece(task: Task, name: str, whole: Tensor, coord: dict[str, int]) -> Tensor:

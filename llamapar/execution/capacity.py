@@ -28,8 +28,12 @@ def choose_device(device: str, engine: str, ranks: int) -> tuple[str, str, str]:
         what = "device='cuda': torch sees no CUDA device"
         raise LlamaparError(what, "", [Choice.of(device="cpu")], "device")
     if device == "cpu" or not gpus:
-        why = "asked for" if device == "cpu" else "torch sees no CUDA device"
-        backend = "" if engine == "local" else "gloo"
+        why = "torch sees no CUDA device"
+        if device == "cpu":
+            why = "asked for"
+        backend = "gloo"
+        if engine == "local":
+            backend = ""
         return "cpu", backend, f"device cpu{' over ' + backend if backend else ''}: {why}"
     if engine == "local":
         return "cuda", "", f"device cuda: {plural(gpus, 'GPU')}, all ranks take turns on the first"
@@ -54,11 +58,15 @@ def bytes_needed(task: Task, engine: str) -> int:
     width = 4 * m.dim + (m.q_dim + 2 * m.kv_dim * layout.cp if "wq" in keys else 0)
     width += 3 * m.ffn_dim if "w1" in keys else 0
     width += 3 * m.vocab_size if "targets" in found else 0
-    layers = m.n_layers if any(n.startswith("layers.") for n in found) else 1
+    layers = 1
+    if any(n.startswith("layers.") for n in found):
+        layers = m.n_layers
     tokens = setting.global_batch * setting.seq_len
     pieces = parameters * size * 3 * layout.cp * layout.dp
     kept = 8 * tokens * width * size * layers
-    processes = layout.world if engine != "local" else 0
+    processes = 0
+    if engine != "local":
+        processes = layout.world
     return pieces + 2 * (parameters * size + kept) + RANK_BYTES * processes
 
 

@@ -16,7 +16,7 @@ from llamapar.records.tables import plural
 from llamapar.records.trace import Place, Tape, TapeStep, Trace, grouped, some
 
 from .body import RankReport
-from .cells import Cell, CellReport, Line, LineDone, report_of
+from .cells import Cell, CellReport, Line, LineDone
 from .replies import RankAnswer
 
 SHOWN = 60
@@ -43,8 +43,14 @@ class CellLines:
 
     @cached_property
     def reports(self) -> dict[int, CellReport]:
-        """rank → what it did."""
-        return {answer.rank: report_of(answer) for answer in self.answers}
+        """rank → what it did, of one that raised until then."""
+        found = {}
+        for answer in self.answers:
+            told = answer.value
+            if answer.error is not None:
+                told = getattr(answer.error, "cell_report", None)
+            found[answer.rank] = told if isinstance(told, CellReport) else CellReport()
+        return found
 
     @property
     def out(self) -> dict[int, object]:
@@ -96,7 +102,10 @@ class CellLines:
                         depth=depth,
                     )
                 )
-        steps += self._stopped()
+        errors = {a.rank: f"{type(a.error).__name__}: {a.error}" for a in self.answers if a.error is not None}
+        at = next((self.reports[rank].stopped for rank in errors if self.reports[rank].stopped), None)
+        if at is not None:
+            steps.append(TapeStep(at.where, at.code, "", None, {}, error=errors))
         coords = {r: self.layout.coord_of(r)._asdict() for r in self.reports}
         world = self.layout.world
         return Tape("cell", str(self.layout), tuple(steps), world, world, self.cell.source, coords)
@@ -112,14 +121,6 @@ class CellLines:
                 alike = all(torch.equal(values[r], values[first]) for r, first in firsts.items())
                 found[axis] = Place("copy" if alike else "own")
         return found
-
-    def _stopped(self) -> list[TapeStep]:
-        """The line that raised, as a step; none without an error."""
-        errors = {a.rank: f"{type(a.error).__name__}: {a.error}" for a in self.answers if a.error is not None}
-        at = next((self.reports[rank].stopped for rank in errors if self.reports[rank].stopped), None)
-        if at is not None:
-            return [TapeStep(at.where, at.code, "", None, {}, error=errors)]
-        return []
 
     def shown(self) -> tuple[list[str], list[list[object]]]:
         """Head and rows of the table of its lines."""

@@ -37,7 +37,6 @@ from llamapar.spmd.compat import Arguments, OpOverload
 from .engines.rank import Context, dumps
 from .following import Untraced
 from .line_by_line import Assignment, Follower, Key, line_of
-from .replies import RankAnswer
 
 CELLS = ("<cell on ranks", "<ipython-input")
 """How the names of cells begin; other names in "<>" are of nobody's own code."""
@@ -125,12 +124,6 @@ def copied(names: list[str], notebook: Mapping[str, object]) -> tuple[dict[str, 
             except Exception as problem:  # pickling calls the value's own code
                 refused[name] = f"{type(notebook[name]).__name__}: {problem}"
     return found, refused
-
-
-def report_of(answer: RankAnswer) -> CellReport:
-    """The report of a rank, of one that raised what it did until then."""
-    found = answer.value if answer.error is None else getattr(answer.error, "cell_report", None)
-    return found if isinstance(found, CellReport) else CellReport()
 
 
 # -- on a rank -------------------------------------------------------------------------------------
@@ -241,12 +234,16 @@ def run_cell(context: Context, cell: Cell) -> CellReport:
     try:
         with recorder, follower, context.device if context.device.type == "cuda" else nullcontext():
             exec(body, _names)
-            value = eval(last, _names) if last is not None else None
+            value = None
+            if last is not None:
+                value = eval(last, _names)
         text = "" if value is None else repr(value)[:MOST_TEXT]
     except BaseException as error:
         at = follower.ended_at(error)
         read = follower.read_at_end
-        stopped = _line(at) if at.code else None
+        stopped = None
+        if at.code:
+            stopped = _line(at)
         operands = {name: described(t) for name, t in read.items()}
         own = [name for name in read_names(cell.source) if name not in cell.names]
         kept, _ = copied(own, before)
@@ -274,7 +271,9 @@ def described(t: Tensor) -> str:
 def _numbers(t: Tensor) -> Tensor | None:
     """A copy of a tensor's numbers in host memory, of a DTensor those here; None if they are many."""
     t = compat.of_rank(getattr(t, "_local_tensor", t), 0)
-    return t.detach().cpu().clone() if t.numel() <= MOST_NUMBERS else None
+    if t.numel() <= MOST_NUMBERS:
+        return t.detach().cpu().clone()
+    return None
 
 
 def _line(key: Key) -> Line:

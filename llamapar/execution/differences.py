@@ -81,7 +81,9 @@ class Difference:
         named = ", ".join(filter(None, [self.tensors, self.place]))
         what = f"{named}: {self.pattern or 'differs from one process'}"
         if self.wrong:
-            how = "the reference does not compute" if self.alone else "is wrong"
+            how = "is wrong"
+            if self.alone:
+                how = "the reference does not compute"
             first = ", ".join(
                 filter(None, [f"{self.wrong} is the first that {how}{self.stage}", self.wrong_place])
             )
@@ -244,7 +246,9 @@ def _layers(tensors: Sequence[Pieces], found: Sequence[Pieces], n: int) -> Itera
 def _layer(t: Pieces) -> int:
     """The layer of a parameter; -1 of what belongs to none."""
     found = re.search(r"\blayers\.(\d+)\.", t.name)
-    return int(found[1]) if found else -1
+    if found:
+        return int(found[1])
+    return -1
 
 
 def _tell_line(story: Difference, line: FirstLine) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from llamapar.describe.placement import PARAMETERS, Shard
+from llamapar.errors import LlamaparError
 from llamapar.spmd.setting import kind
 
-from .body import RankReport, Task, is_placed, piece
+from .body import RankReport, Task, piece, placement
 from .module_reading import Part
 from .patterns import UNITS, Axis, Pieces, axes_of
 from .rows import GRADIENT, MEAN, OUTPUT, WEIGHT
@@ -50,8 +52,9 @@ def end_tensors(task: Task, reports: Sequence[RankReport], alone: Unsharded) -> 
         for name, whole in wholes.items():
             having = [r for r in reports if setting.holds(name, coords[r.rank]["pp"])]
             owns = {r.rank: (r.outputs if of == OUTPUT else r.gradients).get(name) for r in having}
-            if is_placed(task, name):
-                yield End(of, name, whole, owns, take(name))
+            with suppress(LlamaparError):  # which the placement table raises of what it does not have
+                if placement(task.program, name) or kind(name):
+                    yield End(of, name, whole, owns, take(name))
     for first in alone.steps[:1]:
         norm = torch.tensor([first.norm], dtype=torch.float64)
         yield End(OUTPUT, "norm", norm, {r.rank: r.curve["norms"][:1] for r in reports}, lambda t, rank: t)
@@ -70,7 +73,9 @@ def axes_in(task: Task, end: End) -> list[Axis]:
     axes = axes_of(end.whole.shape, sizes, head_dim)
     if len(axes) > 3:  # [batch, seq, heads, head_dim]
         axes[-1] = Axis("channel")
-    cut = PARAMETERS.get(kind(end.name)) if end.kind in (GRADIENT, MEAN, WEIGHT) else None
+    cut = None
+    if end.kind in (GRADIENT, MEAN, WEIGHT):
+        cut = PARAMETERS.get(kind(end.name))
     if isinstance(cut, Shard):
         axes[cut.dim] = Axis(cut.unit, head_dim if "head" in cut.unit else 1)
     return axes

@@ -7,6 +7,7 @@ rank's outputs and gradients are compared with its piece of the reference's.
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Unpack
@@ -162,12 +163,16 @@ def _inputs(given: object, task: Task) -> dict[str, Tensor]:
         counts = kind(name) in ("tokens", "positions")
         rows = setting.model.vocab_size
         if counts == (tensor.is_floating_point() or tensor.is_complex()):
-            need = "whole numbers are" if counts else "floating point is"
+            need = "floating point is"
+            if counts:
+                need = "whole numbers are"
             raise LlamaparError(f"{what} is {tensor.dtype}, and {need} needed", field="inputs")
         if kind(name) == "tokens" and tensor.numel() and not 0 <= tensor.min() <= tensor.max() < rows:
             span = f"{int(tensor.min())} to {int(tensor.max())}"
             raise LlamaparError(f"{what} holds tokens {span}, and vocab_size={rows}", field="inputs")
-        dtype = setting.sum_dtype if name in of_state else setting.torch_dtype
+        dtype = setting.torch_dtype
+        if name in of_state:
+            dtype = setting.sum_dtype
         found[name] = tensor.detach().to(tensor.dtype if counts else dtype)
     return found
 
@@ -222,7 +227,9 @@ def run(
     real("timeout", timeout, 0.1, 1e6)
     cancelled = cancel or never
     _require_program(program)
-    each = 1 if engine == "dry" else 2
+    each = 2
+    if engine == "dry":
+        each = 1
     task, notes, report = prepare(program, model, RunOptions(Layout.of(layout), **given), each)
     if engine == "dry":
         return remembered(_dry(task, rank, device, ticker(cancelled), notes, _reason(report)))
@@ -230,7 +237,9 @@ def run(
         what = f"rank={rank} with engine={engine!r}"
         reason = "it runs all ranks; dry runs one of them alone"
         raise LlamaparError(what, reason, [Choice.of(engine="dry")], "rank")
-    here = torchrun.on_this_machine() if engine == "torchrun" else task.setting.layout.world
+    here = task.setting.layout.world
+    if engine == "torchrun":
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", torchrun.launched() or 1))
     used, backend, why = choose_device(device, engine, here)
     require_room(task, engine)
 
@@ -240,8 +249,7 @@ def run(
         if made.errors or task.program.reference is None:
             return made
         tick = ticker(given_up)
-        made = compared(made, unsharded(task, tick), tick)
-        return replace(made, notes=(*made.notes, *_without_effect(made)))
+        return compared(made, unsharded(task, tick), tick)
 
     if engine == "torchrun":
         return remembered(torchrun.run(task, used, backend, timeout, result, _without_tensors))
@@ -273,14 +281,6 @@ def _require_program(program: object) -> None:
             ["lp.compare(make, plan, layout)"],
             "program",
         )
-
-
-def _without_effect(result: Result) -> list[str]:
-    """The note on a fault that changed nothing, and where it would."""
-    name = result.task.fault
-    if name is None or not result.ok:
-        return []
-    return [f"{name} changes nothing here; it shows in {FAULTS[name].program} with {FAULTS[name].where}"]
 
 
 def _dry(

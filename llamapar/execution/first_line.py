@@ -15,18 +15,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from llamapar.records.tables import Plain
 from llamapar.records.trace import TapeStep
-from llamapar.spmd.compat import Arguments, OpOverload
 
 from .body import Task, inputs, reference, uncut, unpiped
+from .ledger import Ledger
 from .module_reading import gap, largest
 from .patterns import FIT
+from .recorder import Recorder
 from .run_pairs import MOST_RANKS, run_pairs
 from .stage_tape import stages_tape
-from .ticking import Ticking
 
 
 class FirstLine(NamedTuple):
@@ -46,20 +44,15 @@ class FirstLine(NamedTuple):
     stage: str = ""
 
 
-class _Computed(TorchDispatchMode):
+class _Computed(Ledger):
     """Keeps every tensor of floating-point numbers that is computed."""
 
     def __init__(self, found: list[Tensor]) -> None:
-        super().__init__()
         self.found = found
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Arguments = (), kwargs: Plain | None = None
-    ) -> object:
-        out = func(*args, **(kwargs or {}))
-        made = out if isinstance(out, tuple | list) else [out]
-        self.found += [t.detach() for t in made if isinstance(t, Tensor) and t.is_floating_point()]
-        return out
+    def made(self, t: Tensor, operation: str = "") -> None:
+        if t.is_floating_point():
+            self.found.append(t.detach())
 
 
 def _is_among(t: Tensor | None, others: Iterable[Tensor]) -> bool:
@@ -92,7 +85,9 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
     """The first wrong line of a program in float64, on the ranks of one stage; None if it does not run in
     this way, or on too many.
     """
-    stage = " on a stage, whose ranks are counted from 0" if task.layout.pp > 1 else ""
+    stage = ""
+    if task.layout.pp > 1:
+        stage = " on a stage, whose ranks are counted from 0"
     task = unpiped(task)
     if task.layout.world > MOST_RANKS:
         return None
@@ -104,7 +99,7 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
         return None
     steps = pairs.tape().steps
     computed = [*given.values()]
-    with Ticking(tick), _Computed(computed):
+    with Recorder(tick=tick, ledger=_Computed(computed)):
         reference(task)
     right = right_steps(steps, [step.agrees for step in steps])
     alone = all(right)
@@ -121,7 +116,9 @@ def first_line(task: Task, tick: Callable[[], None]) -> FirstLine | None:
     reads = tuple(steps[n] for n in made.reads)
     if made.phase == "gradients" and not reads:
         reads = (pairs.before_sums(made.name),)
-    at = reads[0] if reads and made.phase == "backward" else made
+    at = made
+    if reads and made.phase == "backward":
+        at = reads[0]
     return FirstLine(task, made, reads, at, like, alone, stage)
 
 

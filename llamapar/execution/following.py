@@ -145,7 +145,7 @@ class Followed:
     gradients: dict[int, tuple[Tensor, int, int]] = field(default_factory=dict)
     reduced: dict[str, tuple[Tensor, int, int, Tensor]] = field(default_factory=dict)
     events: Mapping[int, tuple[CollectiveEvent, ...]] = field(default_factory=dict)
-    errors: dict[int, BaseException] = field(default_factory=dict)
+    errors: Mapping[int, BaseException] = field(default_factory=dict)
     error_at: Key = NOWHERE
     error_read: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -194,9 +194,7 @@ def follow(
         except LlamaparError:
             raise
         except Exception as error:
-            raising = compat.raising_rank(error)
-            alike = dict.fromkeys(recorder.ranks if raising is None else [raising], error)
-            found.errors = dict(recorder.errors or alike)
+            found.errors = local.errors_of([recorder], error)
             found.error_at = follower.ended_at(error)
             found.error_read = follower.read_at_end
     found.events = {rank: trace.events for rank, trace in recorder.traces.items()}

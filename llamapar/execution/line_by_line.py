@@ -147,11 +147,15 @@ class Follower:
 
     def raised_at(self, error: BaseException) -> Key:
         """The line that raised an error; NOWHERE if it was no line of the program."""
-        return self._raised[1] if self._raised[0] is error else NOWHERE
+        if self._raised[0] is error:
+            return self._raised[1]
+        return NOWHERE
 
     def ended_at(self, error: BaseException) -> Key:
         """The line of the program itself from which an error came, even if a helper raised it."""
-        return self._ended if self._raised[0] is error else NOWHERE
+        if self._raised[0] is error:
+            return self._ended
+        return NOWHERE
 
     def _called(self, frame: FrameType, event: str, arg: object) -> Any:
         if event != "call" or not self.wanted(frame.f_code, frame):
@@ -166,7 +170,9 @@ class Follower:
 
         def moment(number: int) -> Assignment:
             read = {n: known[n] for n in found.get(number, NO_STATEMENT).reads if n in known}
-            about = frame.f_locals.get("name", "") if frame.f_code in OF_PARAMETERS else ""
+            about = ""
+            if frame.f_code in OF_PARAMETERS:
+                about = frame.f_locals.get("name", "")
             return Assignment(self._depth, call, read, since, about)
 
         def named(at: Key, when: Assignment, given: frozenset[str] = frozenset()) -> None:
@@ -236,7 +242,9 @@ def statements(code: CodeType) -> Mapping[int, Statement]:
             n.id for n in names if isinstance(n.ctx, ast.Load) or isinstance(node, ast.AugAssign)
         )
         gives = frozenset(n.id for n in names if isinstance(n.ctx, ast.Store))
-        past = (node.end_lineno or node.lineno) if simple else node.lineno
+        past = node.lineno
+        if simple:
+            past = node.end_lineno or node.lineno
         own = range(node.lineno + first - 1, past + first)
         found |= dict.fromkeys(own, Statement(own, tuple(reads), gives))
     return found

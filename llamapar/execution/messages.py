@@ -89,7 +89,9 @@ def posts(setting: Setting, pp_rank: int) -> list[Message]:
     schedule = setting.schedule
     found = [sent_message(schedule, action) for action in microbatches.row(schedule, pp_rank)]
     sent = [m for m in (*found, *ends(setting, pp_rank)) if m is not None and m.source != m.to]
-    steps = setting.training.steps if setting.training is not None else 1
+    steps = 1
+    if setting.training is not None:
+        steps = setting.training.steps
     return [*sent, *squares_to(setting, pp_rank)] * steps
 
 

@@ -54,15 +54,23 @@ class ModuleFacts:
         """The first difference, and what a reader should know of the module."""
         if self.culprit is not None:
             backward = self.culprit.words.startswith("backward")
-            what = "gradients equal back to" if backward else "equal up to"
-            after = f"{what} {self.culprit.equal_up_to}; " if self.culprit.equal_up_to else ""
+            what = "equal up to"
+            if backward:
+                what = "gradients equal back to"
+            after = ""
+            if self.culprit.equal_up_to:
+                after = f"{what} {self.culprit.equal_up_to}; "
             yield f"{after}{self.culprit.name or 'the module itself'}: {self.culprit.words}"
         for words, n in Counter(self.summands).items():
-            whose = "before it is used" if "tp" in words else "in the trainer, as its data parallelism does"
+            whose = "in the trainer, as its data parallelism does"
+            if "tp" in words:
+                whose = "before it is used"
             yield f"{n} {noun(n, 'gradient')}: each rank has {words}, {whose}"
         yield from (f"tied: {name} is {of}" for name, of in self.tied.items())
         buffers = [f"{name} {list(shape)}" for name, shape in self.buffers.items()]
-        more = f" and {len(buffers) - 3} more" if len(buffers) > 3 else ""
+        more = ""
+        if len(buffers) > 3:
+            more = f" and {len(buffers) - 3} more"
         if buffers:
             yield f"buffers, which have no gradient: {', '.join(buffers[:3])}{more}"
         if self.changed:

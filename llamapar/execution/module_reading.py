@@ -78,8 +78,12 @@ def gap(own: Tensor, whole: Tensor) -> float:
     """Largest difference of two numbers; infinite where a number is NaN, or the shapes differ."""
     if own.shape != whole.shape:
         return math.inf
-    found = float((own - whole).abs().max()) if own.numel() else 0.0
-    return math.inf if math.isnan(found) else found
+    found = 0.0
+    if own.numel():
+        found = float((own - whole).abs().max())
+    if math.isnan(found):
+        return math.inf
+    return found
 
 
 def largest(t: Tensor) -> float:
@@ -100,7 +104,9 @@ def part_of(own: Tensor, whole: Tensor, limit: float = 0.0) -> Part | None:
     part: list[Sequence[int]] = [range(n) for n in whole.shape]
     cut = [d for d in range(own.dim()) if own.shape[d] < whole.shape[d]]
     if not cut:
-        return tuple(part) if gap(own, whole) <= limit else None
+        if gap(own, whole) <= limit:
+            return tuple(part)
+        return None
     starts = [range(0, whole.shape[d] - own.shape[d] + 1, max(1, own.shape[d])) for d in cut[:-1]]
     for at in itertools.product(*starts):
         for d, start in zip(cut, at, strict=False):
@@ -231,7 +237,9 @@ def reading(
         error = max(gap(t, taken(whole, held[r])) for r, t in values.items()) / size
         nearest = min(nearest, error)
         if error <= tolerance:
-            words = f"a summand over {' and '.join(summed)}" if summed else ""
+            words = ""
+            if summed:
+                words = f"a summand over {' and '.join(summed)}"
             words = words or parts_in_words(held, layout, whole.shape)
             return TensorReading(True, words if words != "copy" else "whole on each rank", error, summed)
     return TensorReading(False, "DIFFERS", nearest)
@@ -322,7 +330,9 @@ class _Calls:
                     return found
         if not taker and not gave.words:
             return None
-        prefix = "backward: " if self.backward else ""
+        prefix = ""
+        if self.backward:
+            prefix = "backward: "
         after = ""
         if right and self.read(right[-1], self.gives).summed:
             # In what is given the summand was added as it is, if the rest is right.

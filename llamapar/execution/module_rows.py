@@ -58,7 +58,9 @@ def _output(
         owns = {r: dict(enumerate(of.outputs)).get(i, torch.empty(0)) for r, of in outcomes.items()}
         output = reading(owns, t, layout, tolerance, FORWARD)
         off = output.error
-        placement = output.words if output.fits else ""
+        placement = ""
+        if output.fits:
+            placement = output.words
         if output.summed or not output.fits:  # as far as it is from the whole, or from the rank's sequences
             shares = {r: sequences(task, "", t, layout.coord_of(r)._asdict()) for r in owns}
             off = max(min(gap(own, t), gap(own, shares[r])) for r, own in owns.items()) / largest(t)
@@ -110,7 +112,9 @@ def _parameter(
     ok = fit.fits and "tp" not in fit.summed
     if fit.fits:
         summed = " and ".join(f"{way} over {axis}" for axis, way in fit.summed.items())
-        words = f"a summand: {summed}" if summed else "in full"
+        words = "in full"
+        if summed:
+            words = f"a summand: {summed}"
     # The parameter that it is tied to in the whole module, and no longer in the cut one.
     other = ({of: n for n, of in one.tied.items()} | one.tied).get(name)
     if not ok and other is not None and other not in first.tied:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -28,7 +28,7 @@ from llamapar.spmd import compat
 
 from .module_task import PLANS, Given, ModuleTask, Plan
 from .recorder import Recorder
-from .wrappers import buffers_of, inner_module, is_compiled, parameters_of, seen_through, wraps
+from .wrappers import buffers_of, inner_module, parameters_of, seen_through, wraps
 
 Share = Callable[[Tensor], Tensor]
 """A whole input → this rank's sequences of it, or a LocalTensor of every rank's."""
@@ -119,7 +119,11 @@ def run_module_rank(
     tied = {name: first.setdefault(id(t), name) for name, t in parameters.items()}
     here = {name: _local(t).detach().clone() for name, t in parameters.items()}
     buffers = {name: _local(t).detach().clone() for name, t in of_module.items()}
-    if compiled := is_compiled(module):
+    compiled = any(
+        type(part).__name__ == "OptimizedModule" or vars(part).get("_compiled_call_impl")
+        for part in module.modules()
+    )
+    if compiled:
         notes.append("torch.compile is left out: the code runs as it is written")
 
     args, kwargs = tree_map_only(Tensor, share, task.given)
@@ -157,9 +161,13 @@ def run_module_rank(
 
     def own(t: Tensor, rank: int) -> Tensor:
         t = compat.of_rank(t, rank).detach()
-        return t.cpu() if t.is_cuda else t
+        if t.is_cuda:
+            return t.cpu()
+        return t
 
-    ranks = recorder.ranks if recorder is not None else (0,)
+    ranks: Iterable[int] = (0,)
+    if recorder is not None:
+        ranks = recorder.ranks
     return {rank: tree_map_only(Tensor, partial(own, rank=rank), outcome) for rank in ranks}
 
 
@@ -171,7 +179,9 @@ def _load(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, t in (parameters_of(module, twice=False) | buffers_of(module)).items():
             if name not in state or t.shape != state[name].shape:
-                there = list(state[name].shape) if name in state else "not there"
+                there = "not there"
+                if name in state:
+                    there = str(list(state[name].shape))
                 raise LlamaparError(
                     f"{name} is {list(t.shape)} where a rank makes the module, and {there} in one process",
                     "every rank makes the whole module, and the plan cuts it",
@@ -203,7 +213,9 @@ def _cut(module: nn.Module, mesh: DeviceMesh, plan: Plan) -> nn.Module:
     """
     if callable(plan):
         other = plan(module, mesh)
-        return other if isinstance(other, nn.Module) else module
+        if isinstance(other, nn.Module):
+            return other
+        return module
     tp = mesh["tp"]
     if tp.size() == 1:
         return module
@@ -238,12 +250,16 @@ def _cut(module: nn.Module, mesh: DeviceMesh, plan: Plan) -> nn.Module:
 
 def whole_of(t: Tensor) -> Tensor:
     """A DTensor gathered over its mesh, or summed, by all its ranks; another tensor itself."""
-    return t.full_tensor() if hasattr(t, "full_tensor") else t
+    if hasattr(t, "full_tensor"):
+        return t.full_tensor()
+    return t
 
 
 def _local(t: Tensor) -> Tensor:
     """What this rank holds of a DTensor; another tensor itself."""
-    return t.to_local() if hasattr(t, "to_local") else t
+    if hasattr(t, "to_local"):
+        return t.to_local()
+    return t
 
 
 def leaves(output: object) -> list[Tensor]:
@@ -281,7 +297,9 @@ def followed_calls(
                 t.register_hook(partial(store, call.tensors.setdefault(f"{what}'s gradient", {}), i))
             return t
 
-        return tree_map_only(Tensor, keep, values) if tensors else None
+        if tensors:
+            return tree_map_only(Tensor, keep, values)
+        return None
 
     def store(gradients: dict[int, Tensor], i: int, gradient: Tensor) -> None:
         gradients[i] = gradient.detach().clone()

@@ -83,7 +83,9 @@ def _of_calls(
     count = 0
     for phase, what in (("forward", "output"), ("backward", "output's gradient")):
         backward = phase == "backward"
-        calls = one.calls[::-1] if backward else one.calls
+        calls = one.calls
+        if backward:
+            calls = one.calls[::-1]
         made = dict[Key | None, tuple[int, ...]]()
         for call in calls:
             ends = [call.key, call.caller]

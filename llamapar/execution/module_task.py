@@ -79,7 +79,9 @@ class ModuleTask:
                 field="make",
             )
         module._apply(lambda t: in_dtype(t, self.dtype).to(device))
-        return module.eval() if self.eval_mode else module
+        if self.eval_mode:
+            return module.eval()
+        return module
 
 
 def in_dtype(t: Tensor, dtype: str) -> Tensor:
@@ -90,7 +92,9 @@ def in_dtype(t: Tensor, dtype: str) -> Tensor:
     real = getattr(torch, dtype)
     if t.is_complex():
         return t.to(torch.promote_types(real, torch.complex64))
-    return t.to(real) if t.is_floating_point() else t
+    if t.is_floating_point():
+        return t.to(real)
+    return t
 
 
 def with_inputs(
@@ -132,7 +136,9 @@ def with_inputs(
             "global_batch",
         )
     note = f"inputs whose dim 0 is not the batch, {batch}, are whole on every dp rank"
-    notes = (note,) if dp > 1 and any(t.shape[:1] != (batch,) for t in tensors) else ()
+    notes: tuple[str, ...] = ()
+    if dp > 1 and any(t.shape[:1] != (batch,) for t in tensors):
+        notes = (note,)
     own: Given = tree_map_only(Tensor, partial(in_dtype, dtype=task.dtype), (args, kwargs))
     return replace(task, given=own, batch=batch), notes
 

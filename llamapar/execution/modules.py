@@ -44,7 +44,7 @@ from .module_task import Inputs, ModuleTask, Plan, require_possible, sequences, 
 from .recorder import Recorder
 from .result import Result, remembered
 from .rows import GRADIENT
-from .ticking import Ticking, few_threads, never, ticker
+from .ticking import few_threads, never, ticker
 from .two_runs import parted
 
 LOCAL_LACKS = (
@@ -134,7 +134,7 @@ def _run(
             return processes.reports(answers)
 
         def alone(of: ModuleTask) -> ModuleOutcome:
-            with Ticking(tick):
+            with Recorder(tick=tick):
                 return run_module_rank(of, None)[0]
 
         one = alone(task)
@@ -198,7 +198,7 @@ def _report(
 
 def _reports_here(task: ModuleTask, device: str, tick: Callable[[], None]) -> list[RankReport]:
     """Run the task on all ranks as LocalTensors. Raises LlamaparError for what only real ranks can do."""
-    recorder = Recorder(world=task.layout.world, tick=tick, places={r: r for r in range(task.layout.world)})
+    recorder = Recorder(world=task.layout.world, tick=tick)
     found = dict[int, ModuleOutcome]()
     errors = dict[int, Exception]()
     text = ""
@@ -226,7 +226,9 @@ def _reports_here(task: ModuleTask, device: str, tick: Callable[[], None]) -> li
 def _outcomes(reports: Sequence[RankReport]) -> dict[int, ModuleOutcome]:
     """rank → its outcome; {} if a rank raised."""
     made = {report.rank: report.module for report in reports if isinstance(report.module, ModuleOutcome)}
-    return made if len(made) == len(reports) else {}
+    if len(made) == len(reports):
+        return made
+    return {}
 
 
 def _compared(

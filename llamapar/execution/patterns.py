@@ -164,7 +164,9 @@ def _stretch(unit: str, wrong: Sequence[int], held: Mapping[int, set[int]]) -> s
     for edge, edges in (("first", firsts), ("last", lasts)):
         if len(wrong) > 1 and edges.issuperset(wrong):
             return f"{text}, each the {edge} of what a rank holds in a row"
-    return text if len(wrong) == wrong[-1] - wrong[0] + 1 else ""
+    if len(wrong) == wrong[-1] - wrong[0] + 1:
+        return text
+    return ""
 
 
 # -- why -------------------------------------------------------------------------------------------
@@ -178,7 +180,9 @@ def pattern_of(t: Pieces, layout: Layout, names: Mapping[str, float]) -> str:
         return _missing(t)
     own, _ = _all_numbers(t)
     if not bool(own.isfinite().all()):
-        return "not a number" if bool(own.isnan().any()) else "infinite"
+        if bool(own.isnan().any()):
+            return "not a number"
+        return "infinite"
     if not bool(own.any()):
         return "all zero"
     factor = factor_of(t)
@@ -201,8 +205,12 @@ def factor_of(t: Pieces) -> float | None:
         return None
     own, right = _all_numbers(t)
     size = float(right @ right)
-    factor = float(own @ right) / size if size else 0.0
-    return factor if gap(own, right * factor) <= t.limit else None
+    factor = 0.0
+    if size:
+        factor = float(own @ right) / size
+    if gap(own, right * factor) <= t.limit:
+        return factor
+    return None
 
 
 def equal_names(factor: float, names: Mapping[str, float]) -> list[str]:
@@ -218,7 +226,9 @@ def factor_in_words(factor: float, names: Sequence[str]) -> str:
     if names and factor < 1:
         factor = 1 / factor
         text = f"1/{factor:.6g} of the right one"
-    return f"{text} ({factor:.6g} = {' = '.join(names)})" if names else text
+    if names:
+        return f"{text} ({factor:.6g} = {' = '.join(names)})"
+    return text
 
 
 def _summand(t: Pieces, layout: Layout) -> str:
@@ -281,9 +291,9 @@ def _missing(t: Pieces) -> str:
 def _zero(t: Pieces) -> str:
     """Zero where it differs."""
     pairs = t.pairs
-    return (
-        "" if any(bool(pairs[rank][0][off].any()) for rank, off in t.off.items()) else "zero where it differs"
-    )
+    if any(bool(pairs[rank][0][off].any()) for rank, off in t.off.items()):
+        return ""
+    return "zero where it differs"
 
 
 def shuffled(t: Pieces) -> str:
@@ -338,6 +348,8 @@ def maximum_in_words(own: Tensor, columns: Sequence[Tensor], should: Sequence[fl
         groups = [has[n : n + size] for n in range(0, len(has), size)]
         sums = [torch.stack([should[rank] * columns[rank] for rank in of]).sum(0) for of in groups]
         if gap(own, torch.stack(sums).amax(0)) <= limit:
-            of = "ranks" if size == 1 else "the sums over ranks"
+            of = "the sums over ranks"
+            if size == 1:
+                of = "ranks"
             return f"the maximum of {of} {' and '.join(map(runs_in_words, groups))}"
     return ""

@@ -20,7 +20,7 @@ from llamapar.programs import breaking
 from llamapar.spmd import gradients, microbatches
 from llamapar.spmd.setting import TIED, Setting
 from llamapar.spmd.update import STATES
-from llamapar.spmd.zero import forward_of, group_axes, leaves_of, zero_group
+from llamapar.spmd.zero import Gathered, forward_of, group_axes, leaves_of, zero_group
 
 from .body import NO_RESULTS, Cut, Operation, Results, Task, Work, as_shared, groups_kept, inputs, leaf
 from .messages import EMBEDDING, SQUARES, Message, Post, awaited_message, ends, sent_message, squares_to
@@ -89,8 +89,8 @@ class PipelineRank:
             own: Mapping[str, Tensor] = {name: weights[name] for name in self.setting.parameters_on(stage)}
             if self.trained is None:
                 own = as_shared(self.mesh, self.setting, own, late=True)
-            else:
-                own = self.trained.for_use(own)
+            elif self.trained.group is not None and self.trained.shares("parameters"):
+                own = Gathered(self.trained.group, own, late=True)
             self.weights[number] = own
             self.leaves[number] = leaves_of(own)
 
@@ -201,9 +201,13 @@ class PipelineRank:
         kind, number, micro_batch = action
         flight = self.flying[number, micro_batch]
         # A W half reuses the gradient that its I half received.
-        incoming = flight.incoming if kind == "W" else arrived
+        incoming = arrived
+        if kind == "W":
+            incoming = flight.incoming
         wanted: dict[str, Tensor] = {} if kind == "I" else dict(self.leaves[number])
-        inputs = [] if kind == "W" or not flight.given.requires_grad else [flight.given]
+        inputs = [flight.given]
+        if kind == "W" or not flight.given.requires_grad:
+            inputs = []
         flight.incoming = arrived
         if kind != "I":
             del self.flying[number, micro_batch]
@@ -221,7 +225,9 @@ class PipelineRank:
         for name, own in zip(wanted, found[len(inputs) :], strict=True):
             self.add(action, name, own)
         self.recorder.phase = None
-        return found[0] if inputs else None
+        if inputs:
+            return found[0]
+        return None
 
     # -- gradients -----------------------------------------------------------------------------
 
@@ -320,7 +326,9 @@ def _go_on(
 ) -> None:
     """Run one rank until it needs a message that has not arrived, or until its end."""
     message = asked[rank]
-    content = mail.pop(message) if message is not None else None
+    content = None
+    if message is not None:
+        content = mail.pop(message)
     try:
         while True:
             said = turns.send(content)

@@ -85,14 +85,18 @@ def _ways(axes: list[str], whole: Tensor, setting: Setting) -> Iterator[tuple[di
 
     def unlikely(axis: str, place: Place) -> int:
         if place.dim is None or place.kind == "summand":
-            return 0 if place is COPY else 1
+            if place is COPY:
+                return 0
+            return 1
         size = whole.shape[place.dim]
         usual = {
             "dp": place.dim == 0 and size == setting.global_batch,
             "cp": place.dim == _seq(whole) and size == setting.seq_len,
             "tp": not (place.dim == 0 and size == setting.global_batch),
         }
-        return 0 if usual[axis] else 3
+        if usual[axis]:
+            return 0
+        return 3
 
     each: list[list[Place]] = [[COPY, SUMMAND, *pieces] for _ in axes]
     if setting.heads.replicas > 1:

@@ -105,7 +105,9 @@ def _styles(module: nn.Module) -> tuple[tuple[str, Layouts], ...]:
         return _LINEAR
     if any(True for _ in module.children()):
         return _INPUT
-    return _NORM if any(True for _ in module.parameters()) else ()
+    if any(True for _ in module.parameters()):
+        return _NORM
+    return ()
 
 
 def _distance(name: str, near: str) -> int:

@@ -79,7 +79,9 @@ class _OperationFacts(NamedTuple):
 def _known(func: OpOverload) -> _OperationFacts:
     name = func.overloadpacket.__name__
     functional = func.namespace == "_c10d_functional"
-    sends = _CALLS.get(name) if func.namespace == "c10d" else None
+    sends = None
+    if func.namespace == "c10d":
+        sends = _CALLS.get(name)
     if functional and name in _FUNCTIONAL:
         sends = _FUNCTIONAL[name], 0
     makes_tensors = any("Tensor" in str(made.type) for made in func._schema.returns)
@@ -146,7 +148,7 @@ class Recorder(TorchDispatchMode):
         """rank → the events so far."""
         return {
             r: Trace(
-                self._place(r),
+                self.place(r),
                 tuple(self._events[r]),
                 tuple(self._attention[r]),
                 frozenset(map(tuple, shapes)),
@@ -154,7 +156,7 @@ class Recorder(TorchDispatchMode):
             for r, shapes in self._shapes.items()
         }
 
-    def _place(self, r: int) -> int:
+    def place(self, r: int) -> int:
         """The global rank of one of the recorder's ranks."""
         return self.places.get(r, r)
 
@@ -169,9 +171,13 @@ class Recorder(TorchDispatchMode):
             kind, at = sends
             # A functional collective has its group's name as last argument; torch.distributed has an object.
             group = next((a for a in args if isinstance(a, torch.ScriptObject)), args[-1])
-            peer = args[2] if kind in ("send", "recv") else None
+            peer = None
+            if kind in ("send", "recv"):
+                peer = args[2]
             place = _SPLITS.get(name, len(args))
-            splits = args[place] if place < len(args) else None
+            splits = None
+            if place < len(args):
+                splits = args[place]
             self._add_event(kind, args[at], compat.group_named(group), peer, splits)
             # It returns at once; the rank waits in what comes next.
         elif waits:
@@ -205,7 +211,9 @@ class Recorder(TorchDispatchMode):
         if len(self.ranks) == 1:
             return ((self.ranks[0], t),)
         acting = compat.acting_rank.get()
-        return () if acting is None else ((acting, t),)
+        if acting is None:
+            return ()
+        return ((acting, t),)
 
     def _each_error(self, func: OpOverload, args: Arguments, kwargs: Plain) -> dict[int, Exception]:
         """rank → its own error, if an operation on LocalTensors failed on some ranks."""
@@ -232,8 +240,10 @@ class Recorder(TorchDispatchMode):
         key = str(group.group_name)
         if key not in self._groups:
             members = tuple(dist.get_process_group_ranks(group))
-            of = compat.translates(members, len(self.ranks)) if len(self.ranks) > 1 else {}
-            placed = {r: tuple(map(self._place, own)) for r, own in (of or {self.ranks[0]: members}).items()}
+            of = {}
+            if len(self.ranks) > 1:
+                of = compat.translates(members, len(self.ranks))
+            placed = {r: tuple(map(self.place, own)) for r, own in (of or {self.ranks[0]: members}).items()}
             self._groups[key] = self.axes.get(key) or compat.axis_of(group), placed
         return self._groups[key]
 
@@ -247,7 +257,7 @@ class Recorder(TorchDispatchMode):
         """
         axis, members = self._group(group)
         if isinstance(peer, int):
-            members = {r: (self._place(r), of_group[peer]) for r, of_group in members.items()}
+            members = {r: (self.place(r), of_group[peer]) for r, of_group in members.items()}
         self._last = kind, None
         for t in (leaf for leaf in tree_leaves(sent) if isinstance(leaf, Tensor)):
             for r, own in self._parts(t):
@@ -257,7 +267,7 @@ class Recorder(TorchDispatchMode):
                 self._last = str(event), of_group
                 if isinstance(splits, Sequence) and splits:
                     rows = [compat.int_of_rank(n, r) for n in splits]
-                    event = _uneven(event, rows, of_group.index(self._place(r)))
+                    event = _uneven(event, rows, of_group.index(self.place(r)))
                 self._add(r, event)
         text, group_now = self._last
         # A rank that gives nothing, as all but the first in a scatter, takes part in the call as well.
@@ -268,7 +278,7 @@ class Recorder(TorchDispatchMode):
     def add_send(self, sent: Tensor, layout: Layout, to: int, phase: str) -> None:
         """Record that every rank sends its `sent` to the rank with the same place on PP rank `to`."""
         for r, own in self._parts(sent):
-            place = self._place(r)
+            place = self.place(r)
             peer = layout.rank_of(**layout.coord_of(place)._replace(pp=to)._asdict())
             self._add(r, _event("send", "pp", (place, peer), own, phase))
 
@@ -336,7 +346,9 @@ def record(mesh: DeviceMesh | None = None) -> Iterator[Recording]:
     DeviceMesh's name for the group. A mesh axis with all ranks is torch's default group, named "world" unless
     `mesh` is given.
     """
-    world = dist.group.WORLD if dist.is_initialized() else None
+    world = None
+    if dist.is_initialized():
+        world = dist.group.WORLD
     recorder = Recorder(world.rank() if world is not None else 0)  # get_rank() may be of LocalTensors
     if mesh is not None:
         recorder.axes = compat.axis_names(mesh)

@@ -78,7 +78,9 @@ def repaired_module(result: Result, found: Explanation) -> Explanation:
     if not isinstance(task, ModuleTask) or unsafe():
         return found
     local.close_ranks()
-    search = _OnLocalRanks(task, next(iter(result.errors.values()))) if result.errors else None
+    search = None
+    if result.errors:
+        search = _OnLocalRanks(task, next(iter(result.errors.values())))
     # A size whose name says that ranks divide it comes before the plan; other edits of the code after it.
     meant = False
     if search is not None and search.same:
@@ -90,11 +92,15 @@ def repaired_module(result: Result, found: Explanation) -> Explanation:
         return found
     edit = run_apart(partial(_mended_plan, task, result.where), _SECONDS + 1)
     if edit is None:
-        return found if meant else _with_code(search, found)
+        if meant:
+            return found
+        return _with_code(search, found)
     how = f"proved: equals one process on {plural(task.layout.world, 'rank')}"
     found = replace(found, edit=edit.lines, proof=(f"{how}; {plural(edit.tried, 'style')} tried",))
     if result.errors:
-        needs = f"needs {edit.new}" if edit.new else "needs no style"
+        needs = "needs no style"
+        if edit.new:
+            needs = f"needs {edit.new}"
         what = f'"{edit.name}" {needs} in the plan: with it the ranks equal one process'
         found = replace(found, what=what, diagnoses=(), next=(), rivals=(), level=Level.CERTAIN)
     return found

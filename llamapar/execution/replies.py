@@ -95,7 +95,9 @@ class Scene:
             if not (broken and reply.where):
                 return f"raised {reply.error.splitlines()[0]}"
             where = reply.where
-        return f"waiting in {where}" if where else "computing"
+        if where:
+            return f"waiting in {where}"
+        return "computing"
 
     def death(self, last_words: str, at: str) -> RankFailure:
         """The error for ranks that ended; whatever the others raise afterwards is a consequence.
@@ -106,7 +108,9 @@ class Scene:
         first = next(iter(self.ended))
         killed = self.ended[first] == -signal.SIGKILL
         others = _by_state({rank: text for rank, text in states.items() if rank != first})
-        why = ["the system kills a process that runs out of memory"] if killed else []
+        why = []
+        if killed:
+            why = ["the system kills a process that runs out of memory"]
         what = f"rank {first} {ending(self.ended[first])}"
         if at:
             what += f" on {at}" + (f", in {self.notes[first].text}" if self.notes[first].text else "")
@@ -121,7 +125,9 @@ class Scene:
     def gone(self, absent: list[int], seconds: float) -> RankFailure:
         """The error for ranks that sent nothing for too long."""
         states = {rank: text for rank, text in self.states(broken=True).items() if rank not in absent}
-        is_ = "are" if len(absent) > 1 else "is"
+        is_ = "is"
+        if len(absent) > 1:
+            is_ = "are"
         what = f"{rank_names(absent)} {is_} gone: no sign of life for {seconds:g} s"
         choose = ["torchrun's own report, which says how they ended"]
         return RankFailure(what, _by_state(states), choose, states, absent[0])

@@ -7,7 +7,7 @@ does not have says why when it is asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,7 +87,9 @@ class Result(Record):
 
     @property
     def cell(self) -> CellLines | None:
-        return self.ran if isinstance(self.ran, CellLines) else None
+        if isinstance(self.ran, CellLines):
+            return self.ran
+        return None
 
     @property
     def layout(self) -> Layout:
@@ -224,7 +226,9 @@ class Result(Record):
     def _raised_in(self, rank: int) -> str:
         """The submodule in which a rank raised; "" where none is known."""
         found = re.findall(f"{RAISED_IN}(.*)", self.tracebacks[rank])
-        return str(found[-1]) if found else ""
+        if found:
+            return str(found[-1])
+        return ""
 
     @property
     def ok(self) -> bool:
@@ -238,7 +242,9 @@ class Result(Record):
         failure.
         """
         if not self.errors:
-            return None if self.difference is None else self._repaired(self.difference.explanation)
+            if self.difference is None:
+                return None
+            return self._repaired(self.difference.explanation)
         texts = self.tracebacks
         of_frame = {r: bool(e.__traceback__ or live_facts(e)) for r, e in self.errors.items()}
         raised = {r: e if of_frame[r] else texts[r] or e for r, e in self.errors.items()}
@@ -255,12 +261,15 @@ class Result(Record):
             return self.parted
         if isinstance(self.ran, Task):
             return of_program(self.ran, self.reports, self.rows)
-        found = self.module.difference if self.module is not None else None
-        return found or Difference(self.where)
+        if self.module is not None and self.module.difference is not None:
+            return self.module.difference
+        return Difference(self.where)
 
     def _repaired(self, found: Explanation) -> Explanation:
         """The explanation with the edit that repairs the user's own code or plan, where one can be tried."""
-        return found if self.repair is None else self.repair(self, found)
+        if self.repair is None:
+            return found
+        return self.repair(self, found)
 
     @cached_property
     def untouched(self) -> tuple[str, ...]:
@@ -290,7 +299,9 @@ class Result(Record):
     def _verdict(self) -> str:
         """The end of the summary."""
         for rank, error in self.errors.items():
-            inside = f" in {self._raised_in(rank)}" if self._raised_in(rank) else ""
+            inside = ""
+            if self._raised_in(rank):
+                inside = f" in {self._raised_in(rank)}"
             return f"rank {rank} raised {type(error).__name__}{inside}"
         if self.memory is not None:
             return f"{readable_bytes(self.memory.peak_bytes)} at its peak"
@@ -300,8 +311,9 @@ class Result(Record):
             return "ran, nothing to compare with"
         if self.ok:
             return f"equal to {self.against}"
-        at = f" at {self.where}" if self.module is not None else ""
-        return f"DIFFERS from {self.against}{at}"
+        if self.module is None:
+            return f"DIFFERS from {self.against}"
+        return f"DIFFERS from {self.against} at {self.where}"
 
     def as_dict(self) -> Plain:
         """Plain values for JSON."""
@@ -338,23 +350,20 @@ class Result(Record):
             head = ["axis", "collective", "times", "sent"]
             counts = ((c, f"{c['count']:,}", f"{c['bytes']:,}") for c in self.trace.by_kind)
             rows = [[c["axis"], c["kind"], times, sent] for c, times, sent in counts]
-        return self.summary, head, rows, "\n".join(self._foot())
+        foot = [*self.failures]
+        if any(row.kind == WEIGHT for row in self.rows):
+            foot.append(BLOWN_UP)
+        for part in (self.module, self.memory, self.cell):
+            if part is not None:
+                foot += part.sentences()
+        if self.rows and self.traces:
+            foot.append(sent_in_words(self.trace))
+        foot += [f"not exercised: {what}" for what in self.untouched]
+        return self.summary, head, rows, "\n".join([*foot, *self.notes])
 
     def compared(self) -> tuple[list[str], list[list[object]]]:
         """Head and rows of the table of what was compared; many rows that agree are grouped."""
         return table_of(self.rows, self.tolerance, shapes=self.module is not None)
-
-    def _foot(self) -> Iterator[str]:
-        yield from self.failures
-        if any(row.kind == WEIGHT for row in self.rows):
-            yield BLOWN_UP
-        for part in (self.module, self.memory, self.cell):
-            if part is not None:
-                yield from part.sentences()
-        if self.rows and self.traces:
-            yield sent_in_words(self.trace)
-        yield from (f"not exercised: {what}" for what in self.untouched)
-        yield from self.notes
 
     @property
     def failures(self) -> list[str]:
@@ -368,13 +377,19 @@ class Result(Record):
     def text(self, width: int | None = None) -> str:
         """The table as text, with lines of at most `width` characters if given, and why it failed."""
         table = super().text(width)
-        return table if self.explanation is None else f"{table}\n{fold(str(self.explanation), width)}"
+        if self.explanation is None:
+            return table
+        return f"{table}\n{fold(str(self.explanation), width)}"
 
     def _repr_html_(self) -> str:
         title, head, rows, foot = self._table()
-        shapes = (2, 3) if self.module is not None else ()
+        shapes: tuple[int, ...] = ()
+        if self.module is not None:
+            shapes = (2, 3)
         left = self.cell is not None
-        why = self.explanation._repr_html_() if self.explanation is not None else ""
+        why = ""
+        if self.explanation is not None:
+            why = self.explanation._repr_html_()
         return html_table(title, head, rows, left=left, code=shapes) + paragraphs(foot) + why
 
 

@@ -96,7 +96,9 @@ def _names(rows: list[Row]) -> str:
 def _worst(rows: list[Row]) -> str:
     """The largest error of rows."""
     errors = [row.error for row in rows if row.error is not None]
-    return f"{max(errors):.0e}" if errors else ""
+    if errors:
+        return f"{max(errors):.0e}"
+    return ""
 
 
 def _said(row: Row) -> str:

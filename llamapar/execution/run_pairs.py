@@ -29,9 +29,13 @@ def run_pairs(
     layout = task.setting.layout
     # ZeRO's own lines are on the tape as well.
     alone_in = Layout(sequence_parallel=layout.sequence_parallel, zero=layout.zero)
-    padding = task.setting.padding if padded else NO_PADDING
+    padding = NO_PADDING
+    if padded:
+        padding = task.setting.padding
     one = replace(task.setting, layout=alone_in, padding=padding)
-    then = backward if task.backward else None
+    then = None
+    if task.backward:
+        then = backward
     alone = follow(replace(task, setting=one, fault=None), tick, then, alone=True)
     here = follow(task, tick, then)
     coords = {rank: layout.coord_of(rank) for rank in range(layout.world)}
@@ -96,7 +100,9 @@ class RunPairs:
             alone = self.alone.reduced.get(name)
             code = f"{name}.grad = reduce_gradients({name}.grad)"
             key = Key("reduce_gradients", 0, code, f"{name}.grad")
-            reads = (gradients[key.name],) if key.name in gradients else ()
+            reads = ()
+            if key.name in gradients:
+                reads = (gradients[key.name],)
             whole = None if alone is None else alone[0]
             own = key, key.name, gradient, whole
             steps.append(self._make("gradients", *own, (since, until), reads=reads))
@@ -147,7 +153,9 @@ def _shown_name(seen: Seen) -> str:
     """The name shown: "out" for a returned tensor, as in a run; the parameter's name for a tensor that ZeRO
     gathers.
     """
-    return "out" if seen.key.name == "return" else seen.moment.parameter or seen.key.name
+    if seen.key.name == "return":
+        return "out"
+    return seen.moment.parameter or seen.key.name
 
 
 def _named(seen: Seen) -> Named:

@@ -44,14 +44,18 @@ def pipeline_of(
             names = [Choice.of(program=name) for name, known in PROGRAMS.items() if known.stage is not None]
             what = f"{program.name} has no stages"
             raise LlamaparError(what, "a schedule and micro-batches are a whole model's", names, "program")
-        notes = (f"pp={layout.pp}: the ranks of one stage are run",) if layout.pp > 1 else ()
+        notes: tuple[str, ...] = ()
+        if layout.pp > 1:
+            notes = (f"pp={layout.pp}: the ranks of one stage are run",)
         one = layout.replace(pp=1, virtual_stages=1)
         return Pipeline(one, None, _batch(global_batch, each * layout.dp), notes)
     if layout.stages == 1 and not asked and not program.trains:
         return Pipeline(layout, None, _batch(global_batch, each * layout.dp))
     table, staged = of_layout(schedule, layout, micro_batches, nc, global_batch)
     several = f"{table.title} has {table.virtual_stages} stages on a rank"
-    notes = (several,) if staged != layout else ()
+    notes = ()
+    if staged != layout:
+        notes = (several,)
     layout = staged
     shares = layout.dp * table.micro_batches
     sequences = _batch(global_batch, each * shares)

@@ -48,8 +48,12 @@ def shrink(
     layout = Layout.of(layout)
     tp = layout.tp
     most = max(1, ranks // layout.tp)
-    pp = max(d for d in divisors(layout.pp) if d <= most) if options["program"] in WHOLE else 1
-    virtual_stages = layout.virtual_stages if pp > 1 else 1
+    pp = 1
+    if options["program"] in WHOLE:
+        pp = max(d for d in divisors(layout.pp) if d <= most)
+    virtual_stages = 1
+    if pp > 1:
+        virtual_stages = layout.virtual_stages
     if pp > 1:
         layers = max(layers, 2 * pp * max(2, virtual_stages))
     small = _small(model, tp, padding_rule(options["padding"]), layers)

@@ -55,4 +55,6 @@ def place(calls: Iterable[PendingCall]) -> str:
     in_notebook = Path(file).parent.name.startswith("ipykernel_")
     where = f"line {line} of {'a cell' if in_notebook else Path(file).name}, in {name}"
     source = linecache.getline(file, line).strip()
-    return f"{where}: {source}" if source else where
+    if source:
+        return f"{where}: {source}"
+    return where

@@ -67,11 +67,15 @@ def update_pattern(task: Task, end: End, alone: Unsharded, reports: Sequence[Ran
         if fits(end.whole.double() / first.factor, {}):
             return "gradients are not clipped"
         decayed = clipped + training.weight_decay * before
-        return "the decay went through the mean" if fits(decayed * (1 - training.beta1), {}) else ""
+        if fits(decayed * (1 - training.beta1), {}):
+            return "the decay went through the mean"
+        return ""
     if fits(before, {}):
         return "the weights of before the step"
     # The first step, from means of zero; a correction would make it lr long wherever the gradient is large.
     spread = (1 - training.beta2) ** 0.5 * clipped.abs() + training.eps
     step = training.lr * (1 - training.beta1) * clipped / spread
     uncorrected = before * (1 - training.lr * training.weight_decay) - step
-    return "AdamW's means are not corrected" if fits(uncorrected, {}) else ""
+    if fits(uncorrected, {}):
+        return "AdamW's means are not corrected"
+    return ""

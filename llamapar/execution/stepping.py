@@ -16,7 +16,7 @@ from llamapar.spmd.microbatches import of_step
 from llamapar.spmd.setting import Setting
 from llamapar.spmd.training import Training
 from llamapar.spmd.update import STATES, ParameterState
-from llamapar.spmd.zero import Gathered, zero_group
+from llamapar.spmd.zero import zero_group
 
 from .body import RankReport, Results, Task, computed, inputs, leaf, parameters, uncut
 
@@ -61,22 +61,16 @@ class Trained:
                 if self.group is not None:
                     whole = ParameterState(*map(self.group.own, whole))
                 own = self.states[name] = whole
-                shared = self._shares("parameters")
+                shared = self.shares("parameters")
                 self.weights[name] = leaf(own.master.to(setting.torch_dtype)) if shared else given[name]
         self.held: Callable[[Tensor, str], None] = lambda t, what: None
         """Told of each tensor that is kept from now on, and what it is."""
         self.losses: list[Tensor] = []
         self.norms: list[Tensor] = []
 
-    def _shares(self, what: str) -> bool:
+    def shares(self, what: str) -> bool:
         """Whether the rank stores only its shard of "parameters", or of "gradients"."""
         return self.group is not None and self.setting.shards.cuts(what)
-
-    def for_use(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Weights for the forward: under ZeRO 3, a look-up gathers them."""
-        if self.group is None or not self._shares("parameters"):
-            return weights
-        return Gathered(self.group, weights, late=True)
 
     def tell(self, name: str) -> None:
         """Report the stored state of a parameter; a master weight can be the weight itself."""
@@ -90,7 +84,7 @@ class Trained:
         """[1]: the sum of squares that the rank's stages add to the norm."""
         squares = update.squares(self.setting, gradients, self.pp_rank, self.start)
         squares = update.over_tensor(squares, self.mesh)
-        if self.group is not None and self._shares("gradients"):
+        if self.group is not None and self.shares("gradients"):
             squares = update.over_shards(squares, self.group)
         return squares
 
@@ -102,11 +96,11 @@ class Trained:
         dtype = self.setting.torch_dtype
         for name, gradient in made.gradients.items():
             before = self.states[name]
-            if self.group is not None and not self._shares("gradients"):
+            if self.group is not None and not self.shares("gradients"):
                 gradient = update.own_shard(self.group, gradient)
             master, exp_avg, exp_avg_sq = update.adamw(before, gradient * factor, self.training, number)
             weight = master.to(dtype)
-            if self.group is not None and not self._shares("parameters"):
+            if self.group is not None and not self.shares("parameters"):
                 weight = update.gathered_weight(self.group, name, before.master.to(dtype), weight)
             self.states[name], self.weights[name] = ParameterState(master, exp_avg, exp_avg_sq), leaf(weight)
             self.tell(name)

@@ -42,7 +42,9 @@ DIMS = (
 def dim_size(setting: Setting, name: str) -> int:
     """Size of a named dim; the vocabulary counts without pad rows."""
     own = {"batch": setting.global_batch, "seq": setting.seq_len}
-    return own[name] if name in own else int(getattr(setting.model, name))
+    if name in own:
+        return own[name]
+    return int(getattr(setting.model, name))
 
 
 def values_of(value: Tensor, ranks: Sequence[int]) -> dict[int, Tensor]:
@@ -89,7 +91,9 @@ class Steps:
         self.setting = setting
         self.coords = coords
         self.exact = exact
-        steps = right.steps if right is not None else ()
+        steps: Sequence[TapeStep] = ()
+        if right is not None:
+            steps = right.steps
         self.right = {named: steps[n] for named, n in numbered([*map(step_key, steps)]).items()}
         self.counted: Counter[Named] = Counter()
         self.broken = False
@@ -137,7 +141,9 @@ class Steps:
         self, key: Key, error: Mapping[int, str], why: str = "", reads: tuple[int, ...] = ()
     ) -> TapeStep:
         """The step of a line that raised. error: rank → the error in words."""
-        name = key.code.partition(" = ")[0] if " = " in key.code else ""
+        name = ""
+        if " = " in key.code:
+            name = key.code.partition(" = ")[0]
         how: Plain = {"reads": reads, "error": error, "why": why, "fault": self._fault()}
         return TapeStep(key.where, key.code, name, None, {}, **how)
 
@@ -158,7 +164,9 @@ class Steps:
     def _fault(self) -> str:
         first = not self.broken
         self.broken = True
-        return "begins" if first else "spreads"
+        if first:
+            return "begins"
+        return "spreads"
 
     def _wrong(self, step: TapeStep, found: Placed) -> str:
         """The difference from the correct program's tensor at this step; "" for none."""

@@ -71,7 +71,9 @@ def _with_layers(shapes: dict[Key, tuple[int, ...]], layers: int) -> dict[Key, t
     functions = [key.function for key in shapes]
     steps = list(shapes.items())
     begin = functions.index(block) if block in functions else len(functions)
-    end = functions.index(stage, begin) + 1 if stage in functions[begin:] else begin
+    end = begin
+    if stage in functions[begin:]:
+        end = functions.index(stage, begin) + 1
     # A layer makes each of its assignments once, so that its number is how often they were made before.
     each = [(key._replace(times=i), shape) for i in range(layers) for key, shape in steps[begin:end]]
     return dict([*steps[:begin], *each, *steps[end:]])
@@ -110,7 +112,9 @@ def shape_tape(task: Task, why: str = "") -> Tape:
     setting = task.setting
     layout = task.setting.layout
     ours = task.program.function in [program.function for program in PROGRAMS.values()]
-    model = setting.model.replace(n_layers=1) if ours else setting.model
+    model = setting.model
+    if ours:
+        model = setting.model.replace(n_layers=1)
     layers = setting.model.n_layers // model.n_layers
     one = replace(task, setting=replace(setting, model=model))
 

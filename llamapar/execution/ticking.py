@@ -11,35 +11,13 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from llamapar.records.tables import Plain
 from llamapar.spmd import compat
-from llamapar.spmd.compat import Arguments, OpOverload
 
 from .body import Task, dry_rank, run_rank
 from .pipeline_rank import run_pipeline
 from .recorder import Recorder
 from .replies import Cancelled
-
-
-class Ticking(TorchDispatchMode):
-    """Context manager that calls `tick` before each operation; an exception from tick comes out of the
-    operation.
-
-    Do not use it around code that must finish, such as the creation of a process group.
-    """
-
-    def __init__(self, tick: Callable[[], None]) -> None:
-        super().__init__()
-        self.tick = tick
-
-    def __torch_dispatch__(
-        self, func: OpOverload, types: object, args: Arguments = (), kwargs: Plain | None = None
-    ) -> object:
-        if func.overloadpacket.__name__ != "wait_tensor":  # what was sent is waited for
-            self.tick()
-        return func(*args, **(kwargs or {}))
 
 
 def ticker(cancelled: Callable[[], bool]) -> Callable[[], None]:
@@ -69,7 +47,9 @@ def ranks_ticked(world: int) -> int:
     """
     if not dist.is_initialized():
         return 0
-    return world if compat.in_local_mode() else 1
+    if compat.in_local_mode():
+        return world
+    return 1
 
 
 SMALL = 2**21

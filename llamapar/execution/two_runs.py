@@ -43,7 +43,9 @@ def parted(one: object, other: object) -> Result:
         reports = tuple(
             RankReport(rank=r, trace=Trace(r, tuple(events[r])) if events[r] else None) for r in ranks
         )
-        device = "cpu" if any(step.values for step in other.steps) else "meta"
+        device = "meta"
+        if any(step.values for step in other.steps):
+            device = "cpu"
         found = Result(other.program, other, "tape", device, reports, tolerance=FIT)
         return _beside(found, one, other)
     if isinstance(one, Result) and isinstance(other, Result) and one.module and other.module:
@@ -130,7 +132,9 @@ def _copy(values: Mapping[int, Tensor]) -> Tensor | None:
     """What all ranks hold alike; None where they hold different numbers."""
     first = next(iter(values.values()), None)
     alike = first is not None and all(torch.equal(first, own) for own in values.values())
-    return first if alike else None
+    if alike:
+        return first
+    return None
 
 
 def _require_comparable(one: Result, other: Result) -> None:

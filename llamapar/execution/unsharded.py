@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .body import Results, Task, reference
+from .recorder import Recorder
 from .stepping import ProcessStep, reference_steps
-from .ticking import Ticking
 
 
 class Unsharded(NamedTuple):
@@ -21,7 +21,7 @@ def unsharded(task: Task, tick: Callable[[], None]) -> Unsharded:
     """The result of the program's reference. tick: called at each operation; an exception from it stops the
     work.
     """
-    with Ticking(tick):
+    with Recorder(tick=tick):
         if task.setting.training is None:
             return Unsharded(reference(task))
         steps = tuple(reference_steps(task))

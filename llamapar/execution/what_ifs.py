@@ -24,8 +24,8 @@ from .ends import axes_in, end_tensors, pieces_of
 from .engines import local
 from .module_reading import taken
 from .patterns import Pieces, equal_names, factor_in_words, factor_of, sum_in_words, weights
+from .recorder import Recorder
 from .run_pairs import MOST_RANKS
-from .ticking import Ticking
 from .unsharded import unsharded
 
 MOST_SEQUENCES = 16
@@ -35,7 +35,7 @@ MOST_SEQUENCES = 16
 def what_if(task: Task, found: Sequence[Pieces], tick: Callable[[], None]) -> str:
     """The mistake with which one process makes all these outputs of the ranks; "" for none."""
     for words, mistaken in _mistakes(task):
-        with suppress(LlamaparError, RuntimeError), Ticking(tick):
+        with suppress(LlamaparError, RuntimeError), Recorder(tick=tick):
             made = reference(mistaken).outputs
             # The whole of it is as large as the right one, so the ranks' parts are the same.
             if not any(replace(t, whole=made[t.name]).ranks for t in found):
@@ -115,7 +115,7 @@ def sequences_summed(task: Task, found: Sequence[Pieces], tick: Callable[[], Non
     columns = list[dict[str, Tensor]]()
     for n in range(sequences):
         given = {name: leaf(t[n : n + 1]) if kind(name) in ACTIVATIONS else t for name, t in whole.items()}
-        with Ticking(tick):
+        with Recorder(tick=tick):
             made = call_function(function, given)
             columns.append(differentiated(task, made, given, sequences, partial(_sequence, n)))
     words = dict[str, str]()
@@ -127,7 +127,9 @@ def sequences_summed(task: Task, found: Sequence[Pieces], tick: Callable[[], Non
             if got is not None:
                 sums[rank] = f"{sum_in_words(got, 'sequence')}, of {sequences}"
         if len(sums) == len(t.off):
-            of_rank = f"on rank {min(sums)} " if len({*sums.values()}) > 1 else ""
+            of_rank = ""
+            if len({*sums.values()}) > 1:
+                of_rank = f"on rank {min(sums)} "
             words[t.name] = f"{of_rank}it is {sums[min(sums)]}"
     return words
 

@@ -49,11 +49,3 @@ def parameters_of(module: nn.Module, twice: bool = True) -> dict[str, Tensor]:
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     """The buffers by the names that they have without wrappers."""
     return {seen_through(module, name): t for name, t in module.named_buffers()}
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Whether `torch.compile` or `.compile()` was called for it, or for a part of it."""
-    return any(
-        type(part).__name__ == "OptimizedModule" or vars(part).get("_compiled_call_impl")
-        for part in module.modules()
-    )

@@ -79,8 +79,9 @@ class Runner(Background[Run]):
         from llamapar.execution.engines import local
         from llamapar.execution.execute import prepare
         from llamapar.execution.execute import run as execute
+        from llamapar.execution.recorder import Recorder
         from llamapar.execution.run_options import RunOptions
-        from llamapar.execution.ticking import Ticking, operations, ranks_ticked
+        from llamapar.execution.ticking import operations, ranks_ticked
 
         asked = run.plan.arguments()
         world = run.plan.layout.world
@@ -111,12 +112,11 @@ class Runner(Background[Run]):
         try:
             where = f"rank {asked['rank']} alone" if run.plan.engine == "dry" else f"{world} ranks"
             run = replace(run, phase=f"running on {where}")
-            done = 0
             if run.plan.engine == "local" and not run.plan.quick:
                 options = RunOptions(run.plan.layout, **run.plan.options, force=True)
                 task = prepare(run.plan.program, run.plan.model, options)[0]
                 total = _expected(lambda: operations(task, tick))
-                done = 0
+            done = 0
             begun = time.monotonic()
             result = execute(**asked, cancel=cancelled)
             run = replace(
@@ -124,7 +124,7 @@ class Runner(Background[Run]):
             )
             self._put(stop, run)
             try:
-                with Ticking(tick):
+                with Recorder(tick=tick):
                     tape = result.tape
                 tick()  # a tape keeps what its programs raise, and so a cancel too
             except replies.Cancelled:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -37,7 +37,7 @@ from .proof import (
     ProofRuns,
     compare_ranks,
 )
-from .trial import Trial, in_one_pass, retry, run_again
+from .trial import Trial, retry, run_again
 
 _MOST_PROOFS = 6
 _EACH = 2.0
@@ -64,10 +64,6 @@ class Repair:
     @property
     def is_slip(self) -> bool:
         return self.edits[0].kind == SLIP
-
-    @property
-    def is_cut(self) -> bool:
-        return self.edits[0].kind in CUTS
 
     @property
     def cost(self) -> float:
@@ -144,11 +140,15 @@ class Attempts:
         self._follow([edits for edits in here if edits[0].kind in CUTS])
         if not self._is_done():
             self._follow([edits for edits in here if edits[0].kind not in CUTS])
-            self._prove_slips()
+            # A slip shows whether one process fails as well, which is no proof of the slip.
+            slip = next((answer for answer in self.answers if answer.is_slip), None)
+            if slip is not None and self.one_process is None and self.left > 0:
+                self._prove(slip)
         ran = any(answer.state in (PROVED, BIASED, RUNS) and not answer.is_slip for answer in self.answers)
         if self.facts.loop and not ran:
             only = self.facts.loop
-            self._follow([in_one_pass(edits, only) for edits in here if len(edits) == 1])
+            single = [edits[0] for edits in here if len(edits) == 1]
+            self._follow([(replace(edit, only=only, cost=edit.cost + 1),) for edit in single])
         if not self._is_done():
             rejected = any(answer.state == DIFFERS for answer in self.answers)
             most = len(self.facts.elsewhere)
@@ -169,7 +169,7 @@ class Attempts:
             if trial.runs:
                 answer = Repair(edits, RUNS, stop=trial.stop)
                 self.answers.append(answer)
-                if answer.is_cut and not trial.stop:
+                if edits[0].kind in CUTS and not trial.stop:
                     self._prove(answer)
             elif trial.further:
                 count = len(self.answers)
@@ -206,12 +206,6 @@ class Attempts:
             if not answer.is_slip:
                 answer.state = verdict.state
                 answer.why = verdict.why
-
-    def _prove_slips(self) -> None:
-        """Learn from a slip whether one process fails as well; it is no proof of the slip."""
-        for answer in [answer for answer in self.answers if answer.is_slip][:1]:
-            if self.one_process is None and self.left > 0:
-                self._prove(answer)
 
     def _compare(self, edits: Edits, degree: Degree, n: int) -> Compared:
         """One process beside n ranks with the edits."""

@@ -82,14 +82,12 @@ def is_local(name: str, program: Program, axis: str) -> bool:
         for target, value in program.assigned:
             if target in names:
                 inside = list(ast.walk(value))
-                if any(named_degree(node) and AXIS.get(_word(node)) in (axis, None) for node in inside):
+                degrees = [node for node in inside if named_degree(node)]
+                words = (getattr(node, "id", getattr(node, "attr", "")) for node in degrees)
+                if any(AXIS.get(word) in (axis, None) for word in words):
                     return True
                 names |= {node.id for node in inside if isinstance(node, ast.Name)}
     return False
-
-
-def _word(node: ast.AST) -> str:
-    return getattr(node, "id", getattr(node, "attr", ""))
 
 
 def _is(degree: Degree) -> str:

@@ -174,8 +174,14 @@ def _shut_in(answers: int) -> None:
 
 def refuse_effects() -> None:
     """Refuse this process files, new connections and other processes, for the rest of its life."""
+
+    def audit(event: str, arguments: tuple[object, ...]) -> None:
+        # A handle of a file that was open before can only read it, and a rank cuts its own log short.
+        if event in _ENDS and not (event == "os.truncate" and type(arguments[0]) is int):
+            raise Stopped(f"{event}: {STOPPED}")
+
     _restrict()
-    sys.addaudithook(_audit)
+    sys.addaudithook(audit)
     _without_workers()
 
 
@@ -238,12 +244,6 @@ def _restrict() -> None:
     rules = _LIBC.syscall(_CREATE_RULESET, refused, len(refused), 0)
     if rules < 0 or _LIBC.syscall(_RESTRICT_SELF, rules, 0) != 0:
         os._exit(1)  # Nothing of the user's has run.
-
-
-def _audit(event: str, arguments: tuple[object, ...]) -> None:
-    # A handle of a file that was open before can only read it, and a rank cuts its own log short.
-    if event in _ENDS and not (event == "os.truncate" and type(arguments[0]) is int):
-        raise Stopped(f"{event}: {STOPPED}")
 
 
 def _without_workers() -> None:

@@ -103,7 +103,10 @@ def degrees_in_reach(
     if (n := group_size()) > 1:
         found.setdefault(("tp", n), Degree("dist.get_world_size()", n, "tp"))
     if not found:
-        ratio = clashing_ratio(message)
+        reading = Reading.of(message)
+        sizes = (seen for seen in shape_observations(reading) if isinstance(seen, ViewCall | Matmul | Pair))
+        # How often one of two sizes that should be equal contains the other.
+        ratio = next((DifferingSizes.of(seen, reading, Known()).ratio for seen in sizes), 0)
         if 1 < ratio <= _LARGEST_RATIO:
             found[RATIO, ratio] = Degree(str(ratio), ratio, RATIO)
     return list(found.values()), bool(mine)
@@ -116,15 +119,6 @@ def group_size() -> int:
     if grouped:
         return dist.get_world_size()
     return 1
-
-
-def clashing_ratio(message: str) -> int:
-    """How often one of two sizes that should be equal contains the other; 0 if the message has none such."""
-    reading = Reading.of(message)
-    for seen in shape_observations(reading):
-        if isinstance(seen, ViewCall | Matmul | Pair):
-            return DifferingSizes.of(seen, reading, Known()).ratio
-    return 0
 
 
 def own_rank(axis: str, names: Mapping[str, Held]) -> tuple[str, int]:

@@ -129,7 +129,11 @@ class Program:
                 names = Names.of(statement)
                 if file in self.cells:
                     known.append(((file, number), statement, names))
-                if _has_line(_made_anew(statement), lines):
+                # A function gets its new code in place, but an object of a class has to be made anew.
+                parts = [statement]
+                if hasattr(statement, "body"):
+                    parts = [each for each in statement.body if getattr(each, "name", "") == "__init__"]
+                if any(each.lineno <= at <= (each.end_lineno or 0) for each in parts for at in lines):
                     again |= names.bound
                     if not hasattr(statement, "body"):
                         chosen.add((file, number))
@@ -147,20 +151,6 @@ class Program:
                     stale |= names.bound | names.changed
                     needed |= names.changed | (names.bound & names.read)
         return [step for step, _, _ in known if step in chosen]
-
-
-def _made_anew(statement: ast.stmt) -> list[ast.stmt]:
-    """What of a statement an edit makes run again: a function gets its new code in place, but an object of a
-    class has to be made anew.
-    """
-    if not hasattr(statement, "body"):
-        return [statement]
-    return [each for each in statement.body if getattr(each, "name", "") == "__init__"]
-
-
-def _has_line(statements: Sequence[ast.stmt], lines: Sequence[int]) -> bool:
-    """Whether one of the lines stands in one of the statements."""
-    return any(each.lineno <= line <= (each.end_lineno or 0) for each in statements for line in lines)
 
 
 def names_in(*nodes: ast.AST) -> set[str]:

@@ -137,7 +137,10 @@ class ProofRuns:
             # One that binds the degree would set it back, and one that bound nothing failed when it ran.
             if not bound & set(roots) & AXIS.keys() and bound & program.before.keys():
                 again.append((file, number))
-        return cls(program, degree, roots, again, _goes_over_ranks(program.tree(program.last)))
+        nodes = ast.walk(program.tree(program.last))
+        loops = [node for node in nodes if isinstance(node, ast.For | ast.comprehension)]
+        has_loop = any(named_degree(node) for loop in loops for node in ast.walk(loop.iter))
+        return cls(program, degree, roots, again, has_loop)
 
     def run(self, edits: Edits, n: int, rank: int, tape: list[torch.Tensor] | None) -> Outcome | str:
         """In a child: the program as a rank of n, or what it raises. n = 1: one process."""
@@ -213,11 +216,6 @@ def _regroup(ranks: int, n: int, rank: int) -> None:
     if (world := group_size()) > 1:
         c10d.destroy_process_group()
         c10d.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world // ranks * n or 1)
-
-
-def _goes_over_ranks(cell: ast.AST) -> bool:
-    loops = [node for node in ast.walk(cell) if isinstance(node, ast.For | ast.comprehension)]
-    return any(named_degree(node) for loop in loops for node in ast.walk(loop.iter))
 
 
 def _is_degree(name: str, value: Held, degree: Degree) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .candidates import GATHER
 from .child import Stopped
@@ -94,8 +94,3 @@ def retry(program: Program, facts: Facts, edits: Edits, level: int) -> Trial:
         more = [edits for edits in more if edits[0].kind != GATHER]
         return Trial(False, True, message, more=sorted(more, key=total_cost))
     return Trial(True)
-
-
-def in_one_pass(edits: Edits, only: str) -> Edits:
-    """Edits that hold only in the pass of a loop that failed."""
-    return tuple(replace(edit, only=only, cost=edit.cost + 1) for edit in edits)

@@ -99,7 +99,9 @@ class Carrier:
     def _carried(self, t: Tensor) -> Tensor:
         """A tensor in the form the backend needs: gloo sends only host memory."""
         by_host = t.is_cuda and dist.get_backend() == "gloo"
-        return t.cpu() if by_host else t
+        if by_host:
+            return t.cpu()
+        return t
 
     def _place(self, pp_rank: int) -> int:
         """The global rank with this rank's coord on another PP rank."""

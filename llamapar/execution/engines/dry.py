@@ -133,7 +133,9 @@ class DryRank(PipelineRank):
                 ledger.take(arrived, MESSAGES)
             out = super().do(action, arrived)
             del arrived
-            sent = out.shape if out is not None else None
+            sent = None
+            if out is not None:
+                sent = out.shape
             if out is not None:
                 ledger.made(out.contiguous(), MESSAGES)  # as it is sent; a copy, if it is one, is gone then
             del out
@@ -222,7 +224,9 @@ def _count(ledger: Ledger, given: Mapping[str, Tensor]) -> None:
         given.told = ledger.told
         own = given.shards
     for name, t in own.items():
-        holder = MESSAGES if t.requires_grad else "inputs"
+        holder = "inputs"
+        if t.requires_grad:
+            holder = MESSAGES
         ledger.take(t, "parameters" if kind(name) in PARAMETERS else holder)
     for t in leaves_of(given).values():
         if t.requires_grad:

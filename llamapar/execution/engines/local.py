@@ -122,7 +122,7 @@ def errors_of(recorders: Sequence[Recorder], error: Exception) -> dict[int, Exce
     acting = next((recorder for recorder in recorders if recorder.raised), recorders[0])
     found = acting.errors or dict.fromkeys(acting.ranks if where is None else [where], error)
     keep_facts(error, *found.values())
-    return {acting.places[r]: raised for r, raised in found.items()}
+    return {acting.place(r): raised for r, raised in found.items()}
 
 
 def run(task: Task, device: str = "cpu", tick: Callable[[], None] | None = None) -> list[RankReport]:

@@ -100,7 +100,9 @@ class Pool:
                     with contextlib.suppress(OSError):  # a rank that died just now, as will be seen
                         send(connection, (sys.path, os.getcwd(), cells_here(), data))
                 answers = self._gather(timeout, cancel, told)
-                fatal = PeerError if keep else BaseException
+                fatal: type[BaseException] = BaseException
+                if keep:
+                    fatal = PeerError
                 if any(isinstance(a.error, fatal) or not a.reusable for a in answers):
                     self._stop()  # Kill the ranks: their unfinished work must not meet the next run.
             except BaseException:

@@ -41,12 +41,6 @@ def lanes_of(layout: Layout, device: str) -> Lanes:
     return Lanes(mesh_of(layout, device), compat.make_mesh(layout, device))
 
 
-def forget_meshes() -> None:
-    """Clear the cached meshes after the process group has ended."""
-    mesh_of.cache_clear()
-    lanes_of.cache_clear()
-
-
 def run_here(context: Context, task: Task) -> RankReport:
     """Run the task on this rank."""
     setting = task.setting

@@ -175,7 +175,9 @@ class Context:
         import torch
 
         self.rank, self.world, self._slots = rank, spec.world, slots
-        gpu = f":{spec.devices[rank % len(spec.devices)]}" if spec.devices else ""
+        gpu = ""
+        if spec.devices:
+            gpu = f":{spec.devices[rank % len(spec.devices)]}"
         self.device = torch.device(f"{spec.device}{gpu}")
 
     def note(self, text: str, ranks: Iterable[int] | None = None, call: int = 0) -> None:
@@ -186,7 +188,9 @@ class Context:
         shape: what the backend makes of that is an abort, or wrong numbers.
         """
         self._slots.write(self.rank, text, ranks, call)
-        group = tuple(sorted(ranks or ())) if call else ()
+        group: tuple[int, ...] = ()
+        if call:
+            group = tuple(sorted(ranks or ()))
         given = {rank: self._slots.read(rank) for rank in group}
         same = {rank: one.text for rank, one in given.items() if (one.ranks, one.call) == (group, call)}
         if len({*same.values()}) > 1 and not text.startswith(UNEVEN):

@@ -68,11 +68,6 @@ def launched() -> int | None:
     return None
 
 
-def on_this_machine() -> int:
-    """Number of the ranks that torchrun started on this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", launched() or 1))
-
-
 def run(
     task: Task,
     device: str,
@@ -184,8 +179,12 @@ class _Run:
 
     def work(self, task: Task, device: str, backend: str) -> None:
         """Run the task here until all is done or some rank fails, and put the outcome into the store."""
-        gpus = compat.gpus() if device == "cuda" else 0
-        devices = (int(os.environ.get("LOCAL_RANK", 0)) % gpus,) if gpus else ()
+        gpus = 0
+        if device == "cuda":
+            gpus = compat.gpus()
+        devices: tuple[int, ...] = ()
+        if gpus:
+            devices = (int(os.environ.get("LOCAL_RANK", 0)) % gpus,)
         context = Context(self.rank, Spec(self.world, device, backend, 0, devices), self.note)
         replies = list[Reply]()
 
@@ -205,7 +204,9 @@ class _Run:
             self.store.set("failed", "")
             at = place(of_thread(worker.ident))
             worker.join(SETTLE)
-        own = replies[0] if replies else None
+        own = None
+        if replies:
+            own = replies[0]
         if own is not None and not own.ok:
             self.store.set("failed", "")  # Clocks differ between machines, so the order in the store decides.
             own = replace(own, at=float(self.store.add("raised", 1)))
@@ -294,7 +295,8 @@ class _Run:
         if self.worker.is_alive() or self._failed():
             atexit.register(_end, 1)
         if not self.worker.is_alive() and dist.is_initialized():
-            processes.forget_meshes()
+            processes.mesh_of.cache_clear()
+            processes.lanes_of.cache_clear()
             dist.destroy_process_group()
 
     def _failed(self) -> bool:
