@@ -49,7 +49,7 @@ ROOMS = CORE | OPTIONAL_ROOMS
 imports only itself and rooms that stand above it, and no other optional room. The course comes last, and is
 written with the public names."""
 
-CEILINGS = {"nodes": 282_000, "characters": 312_400}
+CEILINGS = {"nodes": 281_800, "characters": 312_400}
 """The size of the package, which only falls: a capability that needs room makes it first.
 
 `nodes` counts the syntax trees without modules, contexts, docstrings and annotations, which is the same on
