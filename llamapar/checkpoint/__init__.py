@@ -88,7 +88,9 @@ def reshard(
         what = (
             f"{found.checkpoint.path} does not agree with its config: {first}{reason(first, found.sharding)}"
         )
-        why = f"{more} more tensors do not agree" if more else ""
+        why = ""
+        if more:
+            why = f"{more} more tensors do not agree"
         raise CheckpointError(
             what, why, ["the config of the model that was saved", "llamapar checkpoint inspect"]
         )
@@ -104,7 +106,12 @@ def reshard(
     if naming == "meta" and wanted.pp > 1:
         choose = [Choice.of(pp=1), Choice.of(format="hf")]
         raise CheckpointError(f"pp={wanted.pp}: Meta's format has no pipeline stages", "", choose, "pp")
-    _outside(Path(target), found.checkpoint.path)
+    held = found.checkpoint.path
+    inside = Path(os.path.realpath(target)).is_relative_to(os.path.realpath(held))
+    if inside and held.is_dir() and not os.path.lexists(target):
+        what = f"{target} lies inside the source {held}"
+        beside_it = [f"a folder beside {held}"]
+        raise CheckpointError(what, "the folder of a checkpoint is left as it is", beside_it, "target")
     files = list(_files(found, wanted))
     beside = _beside(wanted, found.checkpoint, files)
     values = _values(found, wanted)
@@ -123,15 +130,6 @@ def shard(
 ) -> Checkpoint:
     """Write a checkpoint cut for tp × pp ranks to the new folder `target`; options as in `reshard`."""
     return reshard(source, target, progress=progress, **options)
-
-
-def _outside(target: Path, source: Path) -> None:
-    """Raise CheckpointError for a target inside the source, because the source must stay unchanged."""
-    inside = Path(os.path.realpath(target)).is_relative_to(os.path.realpath(source))
-    if inside and source.is_dir() and not os.path.lexists(target):
-        choose = [f"a folder beside {source}"]
-        what = f"{target} lies inside the source {source}"
-        raise CheckpointError(what, "the folder of a checkpoint is left as it is", choose, "target")
 
 
 def _possible(wanted: Sharding) -> None:
@@ -202,7 +200,9 @@ def _split(tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Iterator[Outpu
         groups[-1][name] = dtype, shape
         total += nbytes
     for i, group in enumerate(groups, 1):
-        name = f"model-{i:05d}-of-{len(groups):05d}.safetensors" if len(groups) > 1 else "model.safetensors"
+        name = "model.safetensors"
+        if len(groups) > 1:
+            name = f"model-{i:05d}-of-{len(groups):05d}.safetensors"
         yield OutputFile(name, (0, 0), group)
 
 

@@ -118,7 +118,13 @@ def _fill(work: Path, files: Sequence[OutputFile], values: Values, progress: Pro
     # By shard and name. The second name of a shared tensor is in no file's list.
     places: dict[tuple[tuple[int, int], str], Stored] = {}
     for file in files:
-        laid_out = _laid_out(work / file.name, file)
+        # A file of full size with holes in place of data; its tensors, as its own reader finds them.
+        path = work / file.name
+        if path.suffix == ".pth":
+            pth.lay_out_pth(path, file.tensors, file.shared)
+        else:
+            safetensors.lay_out_safetensors(path, file.tensors)
+        laid_out = tensors_of(path)
         places |= {(file.shard, name): laid_out[name] for name in file.tensors}
     for at, name, data in values:
         if place := places.get((at, name)):
@@ -136,15 +142,6 @@ def _write(stored: Stored, data: Bytes) -> None:
     if not np.array_equal(stored.read(), data):
         what = f"{stored.file}: {stored.name} is not what was written, read back from the disk"
         raise CheckpointError(what, "the disk or its driver is faulty; the old checkpoint is as it was")
-
-
-def _laid_out(path: Path, file: OutputFile) -> dict[str, Stored]:
-    """Create a file of full size with holes in place of data; its tensors, as its own reader finds them."""
-    if path.suffix == ".pth":
-        pth.lay_out_pth(path, file.tensors, file.shared)
-    else:
-        safetensors.lay_out_safetensors(path, file.tensors)
-    return tensors_of(path)
 
 
 def _sync(path: Path) -> None:

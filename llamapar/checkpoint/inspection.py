@@ -87,7 +87,9 @@ class Inspection(Record):
         names = ["no model known"]
         if self.placement:
             sharding = self.placement.sharding
-            names = [sharding.model.name] if sharding.model.name != made.path.name else []
+            names = []
+            if sharding.model.name != made.path.name:
+                names = [sharding.model.name]
             names.append(str(sharding))
         rows = _alike(made)
         count = len(list(made.tensors))
@@ -150,7 +152,9 @@ def _alike(checkpoint: Checkpoint) -> list[list[object]]:
     rows: list[list[object]] = []
     for (kind, shape, dtype), alike in groups.items():
         layers = _layers_of(alike)
-        name = kind.replace("*", _spans(layers)) if layers else kind
+        name = kind
+        if layers:
+            name = kind.replace("*", _spans(layers))
         rows.append([name, len(alike), list(shape), dtype, f"{sum(s.nbytes for s in alike):,}"])
     return rows
 

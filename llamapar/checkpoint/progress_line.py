@@ -20,7 +20,9 @@ class ProgressLine:
 
     def __call__(self, done: int, total: int) -> None:
         left = (time.monotonic() - self._begun) * (total - done) / max(1, done)
-        end = "\n" if done >= total else ""
+        end = ""
+        if done >= total:
+            end = "\n"
         self._out.write(f"\r{done / 1e9:.2f} of {total / 1e9:.2f} GB, {left:.0f} s left {end}")
         self._out.flush()
 

@@ -195,7 +195,9 @@ def _stored(
             f"{where} takes {needed:,} bytes", f"its record in the file has {record.size:,}"
         )
     # A checksum is that of the whole record; 0 means that torch did not compute one.
-    crc = record.crc32 if tensor.nbytes == record.size else 0
+    crc = 0
+    if tensor.nbytes == record.size:
+        crc = record.crc32
     return Stored(name, dtype, shape, path, record.start + first, crc or None)
 
 

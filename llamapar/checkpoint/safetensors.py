@@ -53,7 +53,9 @@ def read_index(path: Path) -> dict[str, Stored]:
     present = {name: read_safetensors(file) for name, file in files.items()}
     there = {(tensor, name) for name, tensors in present.items() for tensor in tensors}
     for tensor, name in sorted(listed ^ there):
-        where = "not in the file" if (tensor, name) in listed else "not in the index"
+        where = "not in the index"
+        if (tensor, name) in listed:
+            where = "not in the file"
         raise CheckpointError(f"{path.name}: {tensor[:100]} of {name} is {where}")
     return {tensor: present[name][tensor] for tensor, name in weight_map.items()}
 

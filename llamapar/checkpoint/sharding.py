@@ -56,7 +56,9 @@ class Sharding(Cut):
         """Stored name → parameter, for each stage. A tied head is the embedding under a second name."""
         found: list[dict[str, Parameter]] = [{} for _ in range(self.pp)]
         for parameter in self.model.parameters():
-            name = parameter.name if self.naming == "meta" else parameter.hf_name
+            name = parameter.hf_name
+            if self.naming == "meta":
+                name = parameter.name
             found[self.stage(parameter)][name] = parameter
         # Hugging Face's file of a whole tied model stores the tensor once; a last stage of its own needs
         # it too.

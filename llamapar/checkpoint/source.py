@@ -89,17 +89,23 @@ def opened(path: str | Path, model: ModelLike | None = None) -> Checkpoint:
     """
     place = Path(path)
     # Before the files: a slip in the name should not have to wait for thousands of headers.
-    config = find_model(model) if model is not None else None
+    config = None
+    if model is not None:
+        config = find_model(model)
     try:
         checkpoint = _folder(place) if place.is_dir() else _file(place)
         for stored in checkpoint.tensors:
             if len(stored.name) > MAX_NAME or not stored.name.isprintable():
                 why = f"names of tensors have at most {MAX_NAME:,} characters"
                 raise CheckpointError(f"{place}: the name {shown(stored.name)} is no plain text", why)
-        beside = place if place.is_dir() else place.parent
+        beside = place
+        if not place.is_dir():
+            beside = place.parent
         if config is None and checkpoint.model is None:
             described = any((beside / name).is_file() for name in ("config.json", "params.json"))
-            config = find_model(beside) if described else None
+            config = None
+            if described:
+                config = find_model(beside)
             shard = checkpoint.shards[0, 0]
             ends = [shard[n].place for n in ("tok_embeddings.weight", "output.weight") if n in shard]
             if config and len(ends) == 2 and ends[0] == ends[1]:  # params.json has no such field.
@@ -226,7 +232,9 @@ def checksums(files: Iterable[Path]) -> dict[str, int]:
 
 def changed_files(checkpoint: Checkpoint) -> list[str]:
     """A sentence for each file whose bytes do not have the manifest's checksum. Reads every byte."""
-    listed = checkpoint.manifest["files"] if checkpoint.manifest else {}
+    listed = {}
+    if checkpoint.manifest:
+        listed = checkpoint.manifest["files"]
     found = checksums(checkpoint.path / name for name in listed)
     return [
         f"{name} is not as it was written, {MANIFEST} says" for name in listed if found[name] != listed[name]
@@ -255,7 +263,9 @@ class Mismatch:
         return self.got is not None and self.want is not None
 
     def __str__(self) -> str:
-        where = f" in {self.file}" if self.file else ""
+        where = ""
+        if self.file:
+            where = f" in {self.file}"
         if self.got is None:
             return f"{self.name} is missing{where}, {list(self.want or ())} is needed"
         if self.want is None:
@@ -280,7 +290,9 @@ def compare_with_sharding(checkpoint: Checkpoint, sharding: Sharding) -> Placeme
     """Compare every stored tensor with the sharding."""
     by_parameter: dict[str, list[tuple[int, Stored]]] = {p.name: [] for p in sharding.model.parameters()}
     mismatches: list[Mismatch] = []
-    tied_head = HEAD[sharding.naming] if sharding.model.tied else None
+    tied_head = None
+    if sharding.model.tied:
+        tied_head = HEAD[sharding.naming]
     for stage, rank in sharding:
         shard = checkpoint.shards.get((stage, rank), {})
         wanted = dict(sharding.tensors[stage])

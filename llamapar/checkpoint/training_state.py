@@ -28,8 +28,12 @@ def whole_state(result: Result) -> dict[str, Tensor]:
     for rank, state in result.state.items():
         coord = setting.layout.coord_of(rank)._asdict()
         for name, own in state.items():
-            parameter = name if name in shapes else name.partition(".")[2]
-            what = "parameters" if name in shapes else "optimizer state"
+            parameter = name
+            if name not in shapes:
+                parameter = name.partition(".")[2]
+            what = "optimizer state"
+            if name in shapes:
+                what = "parameters"
             size = math.prod(shapes[parameter])
             if name not in flat:
                 flat[name] = own.new_zeros(size + 1)

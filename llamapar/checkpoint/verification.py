@@ -42,7 +42,9 @@ class Verification(Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         n = len(self.problems)
-        state = f"has {plural(n, 'fault')}" if n else "is in order"
+        state = "is in order"
+        if n:
+            state = f"has {plural(n, 'fault')}"
         rows: list[list[object]] = [[what, f"{n:,}", f"{size:,}"] for what, n, size in self.checks]
         lines = [*self.problems[:SHOWN], *([f"… and {n - SHOWN} more"] if n > SHOWN else [])]
         return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(lines)
@@ -76,21 +78,17 @@ def verify(
         problems += changed_files(found.checkpoint)
         checks.append(("files with the checksums stored", len(manifest["files"]), 0))
     if not found.mismatches:
-        alike = found if against is None else _other(found, against)
+        alike = found
+        if against is not None:
+            made = opened(against)
+            alike = understood(made if made.model else opened(against, found.sharding.model))
+            if alike.mismatches:
+                raise CheckpointError(f"{against} is not {alike.sharding.model.name}: {alike.mismatches[0]}")
         numbers, faults = _compared(found, alike, Counter(progress, found.checkpoint.nbytes))
         alone = "parameters, copies of ranks alike"
         checks.append((alone if against is None else f"parameters like {against}'s", *numbers))
         problems += faults
     return Verification(Path(path), tuple(checks), tuple(problems))
-
-
-def _other(found: Placement, against: str | Path) -> Placement:
-    """The other checkpoint, which must be of the same model."""
-    made = opened(against)
-    other = understood(made if made.model else opened(against, found.sharding.model))
-    if other.mismatches:
-        raise CheckpointError(f"{against} is not {other.sharding.model.name}: {other.mismatches[0]}")
-    return other
 
 
 def _compared(found: Placement, source: Placement, count: Counter) -> tuple[tuple[int, int], list[str]]:

@@ -46,14 +46,18 @@ def whole_parameter(source: Placement, parameter: Parameter) -> Bytes:
     for rank, stored in source.by_parameter[parameter.name]:
         rows = source.sharding.rows(parameter.key, rank)
         # Ranks with equal rows hold copies; a parameter that is not cut has one span, and all ranks hold it.
-        span = (rows.start, rows.stop) if rows is not None else (0, 0)
+        span = (0, 0)
+        if rows is not None:
+            span = (rows.start, rows.stop)
         data = stored.read()
         first, file = parts.setdefault(span, (data, stored.file))
         if first is not data and not np.array_equal(first, data):
             what = f"{parameter.name}: the copies in {file} and {stored.file} differ"
             raise CheckpointError(what, _COPIES_DIFFER)
     placement = source.sharding.placement(parameter.key)
-    dim = placement.dim if isinstance(placement, Shard) else 0
+    dim = 0
+    if isinstance(placement, Shard):
+        dim = placement.dim
     # Sorted by the span and not by the rank: with tiled or copied heads the two differ.
     ordered = [parts[span][0] for span in sorted(parts)]
     joined = np.concatenate(ordered, axis=dim) if len(ordered) > 1 else ordered[0]

@@ -34,7 +34,9 @@ def _check(given: Given) -> CommandAnswer:
 
 def _below(given: Given, report: Report) -> list[str]:
     """What a rank needs of the named GPU where it fits, in which case no finding says it; and the note."""
-    load = load_of(report.job, report.judge) if report.job.gpu and not report.memory else None
+    load = None
+    if report.job.gpu and not report.memory:
+        load = load_of(report.job, report.judge)
     if load is None:
         return noted(given, report)
     return [f"memory: {load.gib} GiB a rank fit {report.job.gpu}", *noted(given, report)]

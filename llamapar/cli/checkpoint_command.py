@@ -19,7 +19,9 @@ def _look(given: Given) -> CommandAnswer:
     """`inspect` and `verify`: exit status 0 if the checkpoint is sound, 1 if a fault was found."""
     checkpoint = with_torch(*_LIBRARY)
     action = given.command.rpartition(" ")[2]
-    bar = {"progress": sys.stderr.isatty()} if action == "verify" else {}
+    bar = {}
+    if action == "verify":
+        bar = {"progress": sys.stderr.isatty()}
     return answer_of(given, returned(given, getattr(checkpoint, action), **bar))
 
 
@@ -32,7 +34,9 @@ def _make(given: Given) -> CommandAnswer:
         "target", f"{action} needs the folder to be made", "it must not be there yet", choose
     )
     checkpoint = with_torch(*_LIBRARY)
-    bar = checkpoint.ProgressLine() if sys.stderr.isatty() else None
+    bar = None
+    if sys.stderr.isatty():
+        bar = checkpoint.ProgressLine()
 
     def progress(done: int, total: int) -> None:
         if not done:

@@ -44,13 +44,21 @@ def _answer(given: Given) -> CommandAnswer:
     head = ""
     asked = [name for name in ("text", "file") if given[name] is not None]
     if len(asked) != 1:
-        what = f"a {' and a '.join(asked)} were given; one is explained" if asked else "a text is needed"
+        what = "a text is needed"
+        if asked:
+            what = f"a {' and a '.join(asked)} were given; one is explained"
         choose = ["llamapar explain 'TEXT'", "--file FILE", "- for a pipe", "a folder of flight records"]
         raise LlamaparError(what, "", choose, "text")
     if text not in (None, "-") and os.path.exists(text):  # A file name is not a text to explain.
-        file = text if os.path.isfile(text) else None
-        dumps = Path(text) if os.path.isdir(text) else None
-        what = "a file: it is read, as by --file" if file else "no regular file: taken as the text itself"
+        file = None
+        if os.path.isfile(text):
+            file = text
+        dumps = None
+        if os.path.isdir(text):
+            dumps = Path(text)
+        what = "no regular file: taken as the text itself"
+        if file:
+            what = "a file: it is read, as by --file"
         if dumps:
             what = "a folder: its flight records are read"
         write_line(sys.stderr, f"llamapar: {shown(text, 200)} is {what}")
@@ -63,7 +71,9 @@ def _answer(given: Given) -> CommandAnswer:
         pieces = _echoed(_piped(), sys.stderr if given["json"] else sys.stdout)
         first = next(pieces, b"")
         found = explain(decoded_lines(chain([first], pieces)), **known)
-        head = "\n" if first else ""
+        head = ""
+        if first:
+            head = "\n"
     else:
         found = explain(text.encode("utf-8", "surrogateescape"), **known)
     told = found.verdict != UNKNOWN or (dumps is not None and found.best is not None)

@@ -27,7 +27,9 @@ def as_text(record: Foldable | str) -> str:
     terminal.
     """
     narrow = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
-    width = shutil.get_terminal_size().columns if narrow else None
+    width = None
+    if narrow:
+        width = shutil.get_terminal_size().columns
     if isinstance(record, str):
         return fold(record, width)
     return record.text(width)
@@ -96,14 +98,14 @@ def as_flags(choices: Iterable[object], offered: Collection[str] = OPTIONS) -> l
 
     offered: the options of the command; a choice of anything else, as of a model's dims, stays unchanged.
     """
-    return [_flags(choice, offered) if isinstance(choice, Choice) else str(choice) for choice in choices]
-
-
-def _flags(choice: Choice, offered: Collection[str]) -> str:
-    if choice.bare or not all(name in offered for name, _ in choice.values):
-        return str(choice)
-    words = [word for name, value in choice.values for word in OPTIONS[name].words(value)]
-    return " ".join([*words, choice.when] if choice.when else words)
+    made = []
+    for choice in choices:
+        text = str(choice)
+        if isinstance(choice, Choice) and not choice.bare and {*dict(choice.values)} <= {*offered}:
+            words = [word for name, value in choice.values for word in OPTIONS[name].words(value)]
+            text = " ".join([*words, choice.when]).rstrip()
+        made.append(text)
+    return made
 
 
 def error_as_dict(error: LlamaparError, offered: Collection[str] = OPTIONS) -> dict[str, object]:

@@ -113,7 +113,9 @@ def _with_job(given: Given) -> Given:
     known = {name: value for name, value in settings.items() if name in given.about.options}
     own = given.of(*known)
     is_changed = any(own[name] != known[name] for name in own)
-    note = "" if is_changed else published.note
+    note = published.note
+    if is_changed:
+        note = ""
     return replace(given, values={**given.values, **known, **own}, note=note)
 
 
@@ -124,7 +126,9 @@ def _named(argv: Sequence[str], top: CommandGroup) -> tuple[Command | CommandGro
         if isinstance(command, Command) or word in ("-h", "--help") or (i == 0 and word == "--version"):
             return command, argv[:i]
         if not word or word.startswith("-"):
-            article = "an" if command.word[0] in "aeiou" else "a"
+            article = "a"
+            if command.word[0] in "aeiou":
+                article = "an"
             choose = [*command.commands, " ".join(["llamapar", *argv[:i], "--help"])]
             raise LlamaparError(f"{article} {command.word} is needed first", "", choose, command.word)
         command = command.commands[one_of(command.word, word, command.commands, LlamaparError)]
@@ -146,7 +150,9 @@ def _fill_group(parser: _Parser, group: CommandGroup, status: str) -> None:
 def _fill(parser: _Parser, command: Command, status: str) -> None:
     """Add a command's options and words."""
     for name, help_text in command.positional:
-        own = name + _WORD if name in command.options else name
+        own = name
+        if name in command.options:
+            own = name + _WORD
         parser.add_argument(own, nargs="?", metavar=name.upper(), help=help_text)
     for name in (*command.options, "json"):
         option = OPTIONS[name]
@@ -157,7 +163,9 @@ def _fill(parser: _Parser, command: Command, status: str) -> None:
             parser.add_argument(option.flag, help=about, action=argparse.BooleanOptionalAction)
         else:
             metavar = option.metavar or ("N" if option.is_count else name.upper())
-            action = "append" if option.kind is list else "store"
+            action = "store"
+            if option.kind is list:
+                action = "append"
             parser.add_argument(option.flag, action=action, metavar=metavar, help=about)
     parser.epilog = _epilog(command.example, command.exits, status)
 

@@ -30,7 +30,9 @@ def _memory(given: Given) -> CommandAnswer:
 
     job = Job.of(given.model, given.layout, **given.of(*FACTS))
     given.require()
-    habits = framework(given["framework"]) if given["framework"] else None
+    habits = None
+    if given["framework"]:
+        habits = framework(given["framework"])
     refuse_as_check(check_job(job, habits), BATCH_FACTS)
     return answer_of(given, memory_of(job, habits, **given.of(*_MEMORY)))
 
@@ -47,7 +49,9 @@ def _explorer(given: Given) -> CommandAnswer:
     from .serving import open_explorer
 
     said = given.of("model", *LAYOUT, *FACTS, "framework")  # A flag that was not given is False.
-    job = Job.of(given.model, given.layout, **given.of(*FACTS)) if any(said.values()) else None
+    job = None
+    if any(said.values()):
+        job = Job.of(given.model, given.layout, **given.of(*FACTS))
     open_explorer(job, **given.of("framework", "browser", "port"))
 
 

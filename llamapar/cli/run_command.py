@@ -49,7 +49,12 @@ def _answer(given: Given) -> CommandAnswer:
         if problem.report is None:
             raise
         return _refused(problem.report)
-    return CommandAnswer(result.ok, lambda: _text(result, given), lambda: _data(result, given))
+    parts = [name for name in ("tape", "trace") if given[name]]
+    return CommandAnswer(
+        result.ok,
+        lambda: _text(result, given),
+        lambda: result.as_dict() | {name: getattr(result, name).as_dict() for name in parts},
+    )
 
 
 def _torch(module: str) -> ModuleType:
@@ -68,7 +73,9 @@ def _run(run: Callable[..., Result], given: Given, options: Values) -> Result:
         model = small.model
         layout = small.layout
         notes = small.notes
-    many = "1 rank" if options.get("engine") == "dry" else f"{layout.world} ranks"
+    many = f"{layout.world} ranks"
+    if options.get("engine") == "dry":
+        many = "1 rank"
     try:
         with patience(f"running {program} of {model.name} on {many}; Ctrl-C ends it"):
             result = run(program, model, layout, **options)
@@ -106,12 +113,6 @@ def _given_up(problem: RankFailure | Cancelled) -> CommandAnswer:
 def _text(result: Result, given: Given) -> str:
     asked = [given["tape"] and result.tape, given["trace"] and str(result.trace)]
     return "\n\n".join(as_text(part) for part in (result, *result.details, *filter(None, asked)))
-
-
-def _data(result: Result, given: Given) -> dict[str, object]:
-    return result.as_dict() | {
-        name: getattr(result, name).as_dict() for name in ("tape", "trace") if given[name]
-    }
 
 
 COMMAND = Command(

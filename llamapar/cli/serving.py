@@ -61,7 +61,9 @@ def server_options(browser: bool, port: int | None) -> list[str]:
             "the course opens by JupyterLab, and the Explorer alone by Voila",
             [install("lab")],
         )
-    options = [] if browser else ["--no-browser"]
+    options = []
+    if not browser:
+        options = ["--no-browser"]
     if port is not None:
         options.append(f"--port={whole('port', port, 1, 65535)}")
     return options

@@ -46,7 +46,9 @@ class Origin:
     def __str__(self) -> str:
         if self.line == OVERRIDE:
             return f"your command {self.said}"
-        place = f"{self.file}:{self.line}" if self.line else self.file
+        place = self.file
+        if self.line:
+            place = f"{self.file}:{self.line}"
         return f"{place} {self.said}".strip()
 
 
@@ -257,13 +259,6 @@ class SettingsSource:
     def count(self, *keys: str) -> int | None:
         """A whole number of at least one; None if the keys are absent."""
         return count_of(self.get(*keys))
-
-    def says(self, key: str) -> bool | None:
-        """A boolean; None if the keys are absent."""
-        entry = self.get(key)
-        if entry:
-            return truth(entry.value)
-        return None
 
     def on(self, *keys: str) -> bool:
         """Whether an argument's switch is present, and not set to false."""

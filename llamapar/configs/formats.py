@@ -87,20 +87,16 @@ def settings_at(files: Files, mark: Values) -> Document | None:
     if keys := mark.get("keys"):
         found = files.with_key(*keys)
         if found is not None and "arguments" in mark:
-            return _arguments(found, mark["arguments"])
+            # A false of the section stands for a switch that is not given.
+            said = (entry for entry in found.under(mark["arguments"]) if entry.value is not False)
+            given = (Entry(entry.path.partition(".")[2], entry.value, entry.line) for entry in said)
+            return Flags(found.name, tuple(given))
         if found is not None and "base" in mark:
             return found.overridden([Entry(mark["base"], UNREAD, 0)])
         return found
     if "flags" in mark:
         return files.flags(*mark["flags"])
     return None
-
-
-def _arguments(document: Document, section: str) -> Flags:
-    """A section of a file as the arguments of a command; its false stands for a switch that is not given."""
-    held = (entry for entry in document.under(section) if entry.value is not False)
-    given = (Entry(entry.path.partition(".")[2], entry.value, entry.line) for entry in held)
-    return Flags(document.name, tuple(given))
 
 
 def bears(files: Files, mark: Values) -> bool:

@@ -171,7 +171,12 @@ def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
         if value is None:
             continue
         if name == "model":
-            _take_known_model(draft, value)
+            # A model that the person names fills what the files leave open; contradictions are reported.
+            config = value if isinstance(value, ModelConfig) else find_model(str(value))
+            for dim in (*DIMS, "head_dim", "max_seq_len", "rope_theta", "tied"):
+                _take_dim(draft, dim, config)
+            for open_fact in ("model", "dims"):
+                draft.unknown.pop(open_fact, None)
             continue
         one_of("known", name, ("model", *JOB_FACTS, *DIMS))
         number = whole(name, value)
@@ -183,19 +188,14 @@ def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
         draft.put(name, number, Origin("you", 0, name))
 
 
-def _take_known_model(draft: Draft, value: object) -> None:
-    """A model that the person names fills what the files leave open; contradictions are reported."""
-    config = value if isinstance(value, ModelConfig) else find_model(str(value))
-    for name in (*DIMS, "head_dim", "max_seq_len", "rope_theta", "tied"):
-        old = draft.facts.get(name)
-        new = getattr(config, name)
-        if old is None:
-            draft.put(name, new, Origin("you", 0, f"model={config.name}"))
-        elif name in DIMS and old.value != new:
-            why = f"{old.origin} against {config.name}"
-            draft.contradictions.append(Contradiction(name, (old.value, new), why))
-    for name in ("model", "dims"):
-        draft.unknown.pop(name, None)
+def _take_dim(draft: Draft, name: str, config: ModelConfig) -> None:
+    old = draft.facts.get(name)
+    new = getattr(config, name)
+    if old is None:
+        draft.put(name, new, Origin("you", 0, f"model={config.name}"))
+    elif name in DIMS and old.value != new:
+        why = f"{old.origin} against {config.name}"
+        draft.contradictions.append(Contradiction(name, (old.value, new), why))
 
 
 def _settled(row: Values, draft: Draft, unread: tuple[str, ...]) -> Settings:

@@ -59,18 +59,9 @@ def titan_stages(source: SettingsSource, files: Files) -> None:
     if schedule:
         kind = str(schedule.value)
     draft.put("schedule", kind, source.origin(schedule))
-    each = source.count(*_at("pipeline_parallel_layers_per_stage"))
-    n_layers = _layers(source)
-    # The embedding and the output count as a layer each.
-    stages = 0
-    if each and n_layers:
-        stages = -(-(n_layers + 2) // each)
-    if stages and stages % pp == 0:
-        draft.derive("virtual_stages", stages // pp, f"({n_layers} + 2) / {each} stages over pp={pp}")
-    elif stages:
-        draft.missing("virtual_stages", f"{stages} stages of {each} layers over pp={pp}")
-    elif each:
-        draft.missing("virtual_stages", "the number of layers would say it")
+    each = source.get(*_at("pipeline_parallel_layers_per_stage"))
+    if each and each.value is not None:
+        draft.missing("virtual_stages", f"{each.path} {each.value} says it, with the model's layers")
     else:
         single = kind.lower() in ("1f1b", "gpipe")
         draft.derive("virtual_stages", 1 if single else 2, f"the default of {kind}")
@@ -121,14 +112,6 @@ _PRESETS = {
     "llama3_ft": _LLAMA_3,
 }
 """Model of upstream's tables → flavour → preset."""
-
-
-def _layers(source: SettingsSource) -> int | None:
-    flavour = source.get("model.flavor")
-    preset = _preset(source, str(flavour.value) if flavour else "")
-    if preset:
-        return PRESETS[preset].n_layers
-    return None
 
 
 def _preset(source: SettingsSource, flavour: str) -> str:

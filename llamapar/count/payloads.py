@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from llamapar.describe.cp_methods import CpMethod
-from llamapar.describe.layout import Layout
 from llamapar.place.cut import Cut
 
 from .sharing import ParameterTraffic, Row
@@ -18,14 +17,6 @@ TENSOR_PARALLEL: dict[bool, dict[str, tuple[tuple[str, str], ...]]] = {
     },
 }
 """With sequence parallelism or not → part → its collectives over tp, each of [batch/dp, seq/cp, dim]."""
-
-
-def of_tp(lay: Layout, payload: int) -> dict[str, list[Row]]:
-    """The ways into and out of tensor parallelism. payload: bytes of [batch/dp, seq/cp, dim]."""
-    return {
-        part: [(phase, "tp", kind, 1, payload, lay.tp) for phase, kind in collectives]
-        for part, collectives in TENSOR_PARALLEL[lay.sp].items()
-    }
 
 
 def of_cp(cut: Cut, method: CpMethod, tokens: int, item: int, wide: int) -> dict[str, list[Row]]:

@@ -53,7 +53,9 @@ class ParameterTraffic:
         key = p.key
         # A parameter that is whole on every TP rank gets partial gradients only under SP, where each saw
         # other tokens; a cut one only if its piece is held in copies.
-        over_tp = layout.sp if isinstance(self.cut.placement(key), Replicate) else self.cut.copies(key) > 1
+        over_tp = layout.sp
+        if not isinstance(self.cut.placement(key), Replicate):
+            over_tp = self.cut.copies(key) > 1
         over_tp = over_tp or key in HEAD_NORMS  # each rank's heads pass them
         among = {"tp": self.cut.copies(key), "cp": layout.cp, "dp": layout.dp}
         count, *columns = self.cut.local_shape(p)

@@ -155,7 +155,9 @@ class Sizes:
         dims = {"batch": self.batch, "seq": self.tokens_seq, "vocab_size": cut.vocab.padded}
         shape = [dims[d] if d in dims else getattr(self.model, d) for d in row.dims]
         # A gathered tensor is whole along the sequence again, as without SP.
-        tp = row.tp_sp if self.layout.sp and not gathered else row.tp
+        tp = row.tp
+        if self.layout.sp and not gathered:
+            tp = row.tp_sp
         if isinstance(tp, Shard):
             dim = row.dims[tp.dim]
             shape[tp.dim] = len(cut.tokens(self.tokens_seq, 0) if dim == "seq" else cut.along(dim, 0))

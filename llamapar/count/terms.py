@@ -287,7 +287,9 @@ class Memory(AsDict, Record):
                 of_experts = STATE_BYTES * self.model.expert_params
             return Figure(*[max(found[0], of_experts // self.layout.world)] * 3)
         # The allocator gives back what it does not use before it fails, so a run that fits shows no more.
-        most = self.hbm_bytes if shows != "needs" and totals[0] <= self.hbm_bytes else max(found)
+        most = self.hbm_bytes
+        if not (shows != "needs" and totals[0] <= self.hbm_bytes):
+            most = max(found)
         return Figure(*(min(one, most) for one in found))
 
     @property
@@ -307,7 +309,9 @@ class Memory(AsDict, Record):
         for fact in self.open_facts:
             values: dict[str, list[Breakdown]] = {}
             for way in self.others:
-                value = way.recompute if fact == "recompute" else way.trainer
+                value = way.trainer
+                if fact == "recompute":
+                    value = way.recompute
                 values.setdefault(value, []).append(way.worst)
             ends = [(value, self._spread(stages)) for value, stages in values.items()]
             ends.sort(key=lambda pair: pair[1].high)

@@ -39,7 +39,7 @@ from llamapar.place.stage_map import Stage
 from llamapar.records.tables import Record
 from llamapar.records.trace import PHASES, Sends, sent_bytes
 
-from .payloads import of_cp, of_parameters, of_stages, of_tp
+from .payloads import TENSOR_PARALLEL, of_cp, of_parameters, of_stages
 from .sharing import ONCE, ParameterTraffic, Row, seen_in
 
 _ATTENTION = (
@@ -193,10 +193,16 @@ def sending(
     sequences = _share("global_batch", shares if global_batch is None else global_batch, shares)
     tokens = sequences * _share("seq_len", seq_len, lay.cp * lay.sp_ways) * lay.sp_ways
     again = flag("reshard_after_forward", reshard_after_forward)
-    reductions = 1 if table is None or USUAL.reduces_once(lay.pp) else table.micro_batches
+    reductions = 1
+    if not (table is None or USUAL.reduces_once(lay.pp)):
+        reductions = table.micro_batches
     sent = ParameterTraffic(cut, lay.coord_of(rank), item, summed, again, reductions)
+    residual = tokens * m.dim * item
     rows: dict[str, Sequence[Row]] = {
-        **of_tp(lay, tokens * m.dim * item),
+        **{
+            part: [(phase, "tp", kind, 1, residual, lay.tp) for phase, kind in collectives]
+            for part, collectives in TENSOR_PARALLEL[lay.sp].items()
+        },
         # `tokens` numbers each time, one for every token of the rank, not one for every row of the
         # vocabulary: the maximum, the sum of exponentials, and the target's logit.
         "loss": [
@@ -205,7 +211,7 @@ def sending(
         ],
         **of_cp(cut, method, tokens, item, wide),
         **of_parameters(sent, late=table is not None),
-        **of_stages(cut, tokens * m.dim * item // lay.sp_ways, summed, wide),
+        **of_stages(cut, residual // lay.sp_ways, summed, wide),
     }
     return Sending(program, rank, cut, table, rows, reductions)
 

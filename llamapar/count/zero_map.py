@@ -139,7 +139,9 @@ class ZeroMap(Record):
     @property
     def title(self) -> str:
         layout = self.layout
-        copies = f", {layout.dp_replicate} copies" if layout.dp_replicate > 1 else ""
+        copies = ""
+        if layout.dp_replicate > 1:
+            copies = f", {layout.dp_replicate} copies"
         return (
             f"{self.cut.model.name}, {layout}, ZeRO {layout.zero}: {plural(self.ways, 'rank')} share{copies}"
         )

@@ -59,7 +59,9 @@ class Experts(Fields, word="field of experts", error=ModelError):
         """Parameters of experts, routers, other layers' FFNs and `beside`; active: those of one token."""
         layers = len(self.layers(n_layers))
         bias = (2 * self.width + dim) * self.biased  # of gate and up, and of down
-        chosen = self.active if active else self.count
+        chosen = self.count
+        if active:
+            chosen = self.active
         routers = self.count * (dim + self.biased)
         mixed = chosen * (3 * dim * self.width + bias) + self.shared * 3 * dim * self.width + routers
         return layers * mixed + (n_layers - layers) * 3 * dim * ffn_dim + n_layers * self.beside

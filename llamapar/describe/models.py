@@ -210,7 +210,9 @@ class ModelConfig(Fields, word="model field", error=ModelError):
         found: list[tuple[str, str, str, tuple[int, ...]]] = []
         beside: tuple[str, ...] = ()
         if self.experts:
-            beside = ("feed_forward.", "attention.") if self.experts.latent else ("feed_forward.",)
+            beside = ("feed_forward.",)
+            if self.experts.latent:
+                beside = ("feed_forward.", "attention.")
         for meta, (key, hf, dims, where) in TENSORS.items():
             if meta.startswith(beside):
                 continue

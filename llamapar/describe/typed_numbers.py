@@ -61,7 +61,9 @@ def parse_number(field: str, text: str) -> Number:
     if short:
         why = "k is 1,024 for ranks and tokens; here it could be 1,000 as well"
     near = [Choice.of(**{field: n}) for n in dict.fromkeys(_near(field, text))]
-    what = f"{field}={shown(text)}" if text else f"{field} is empty"
+    what = f"{field} is empty"
+    if text:
+        what = f"{field}={shown(text)}"
     raise LayoutError(f"{what}: a whole number is needed", why, near, field)
 
 

@@ -86,7 +86,9 @@ def explain_dumps(
     waits = waiting_calls(dumps, groups)
     world = layout.world if layout else known.get("world") or 0
     missing = sorted({*range(max(world, top))} - dumps.keys() - broken.keys())
-    notes = [f"no dump of {named_ranks(missing)}"] if missing else []
+    notes = []
+    if missing:
+        notes = [f"no dump of {named_ranks(missing)}"]
     notes += [f"rank {rank}'s dump cannot be read: {why}" for rank, why in [*broken.items()][:_MOST]]
     differ = dict[str, str]()
     try:
@@ -158,7 +160,9 @@ def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> 
     equations = tuple(map(Stated, told + read[:_MOST]))
     cause = cause or "calls that have ended differ"
     best = Diagnosis(CATEGORY, cause, level, equations, parallel=None, needs=needs)
-    table = hang if hang.waits else None
+    table = None
+    if hang.waits:
+        table = hang
     return Explanation(
         UNKNOWN,
         _OPEN,

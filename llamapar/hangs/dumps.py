@@ -59,7 +59,9 @@ class CollectiveCall(NamedTuple):
     def shape(self) -> str:
         """ "[1, 1024, 4096] bf16", of the first input tensor, or of the first output."""
         sizes = (self.inputs or self.outputs)[:1]
-        dtype = _SHORT.get(self.dtypes[0], self.dtypes[0].lower()) if self.dtypes else ""
+        dtype = ""
+        if self.dtypes:
+            dtype = _SHORT.get(self.dtypes[0], self.dtypes[0].lower())
         if sizes:
             return f"{list(sizes[0])} {dtype}".strip()
         return ""
@@ -147,7 +149,9 @@ class SharedTables:
         """Group → its ranks, for the groups whose ranks NCCL records."""
         found = dict[str, tuple[int, ...]]()
         for name, group in config.items() if isinstance(config, dict) else ():
-            text = group.get("ranks") if isinstance(group, dict) else None
+            text = None
+            if isinstance(group, dict):
+                text = group.get("ranks")
             if type(name) is type(text) is str:
                 if text not in self.ranks:
                     self.ranks[text] = tuple(dict.fromkeys(map(int, re.findall(r"\d{1,8}", text))))
@@ -175,7 +179,9 @@ def dump_of(value: Plain, where: str, known: SharedTables) -> Dump:
     version = value.get("version")
     entries = value.get("entries", [])
     if not isinstance(version, str) or version.partition(".")[0] != str(VERSION):
-        what = shown(version) if isinstance(version, str | int | float) else "missing"
+        what = "missing"
+        if isinstance(version, str | int | float):
+            what = shown(version)
         raise refused(where, f"its version is {what}, {VERSION}.x is read")
     if not isinstance(entries, list):
         raise refused(where, "its entries are no list")

@@ -72,19 +72,18 @@ def match_groups(
         if layout.world <= top:
             what = f"the records name rank {top}, but the layout {layout} has only {layout.world} ranks"
             raise LayoutError(what, "", (), "layout")
-        layout, top = _ordered(layout, seen), layout.world - 1
+        top = layout.world - 1
+        # The order of axes that most descriptions of groups agree with. The layout's own is the first, and
+        # `max` takes the first of equals.
+        named = [(axes, group.ranks) for group in seen if (axes := axes_named(group.label))]
+        orders = (layout.replace(order="-".join(order)) for order in itertools.permutations(layout.axes))
+        layout = max(
+            orders, key=lambda one: sum({*ranks} <= {*one.group(axes, ranks[0])} for axes, ranks in named)
+        )
     everyone = tuple(range(top + 1))
     groups = {group.name: _placed(group, layout, bool(members.get(group.name)), everyone) for group in seen}
     judge_members((group.ranks for group in groups.values()), "the folder")
     return groups, layout
-
-
-def _ordered(layout: Layout, seen: Iterable[Group]) -> Layout:
-    """The layout in the order of axes that most descriptions of groups agree with; its own comes first."""
-    named = [(axes, group.ranks) for group in seen if (axes := axes_named(group.label))]
-    # The first order is its own, and `max` takes the first of equals.
-    orders = (layout.replace(order="-".join(order)) for order in itertools.permutations(layout.axes))
-    return max(orders, key=lambda one: sum({*ranks} <= {*one.group(axes, ranks[0])} for axes, ranks in named))
 
 
 def _placed(group: Group, layout: Layout | None, whole: bool, everyone: tuple[int, ...]) -> Group:
@@ -103,7 +102,9 @@ def _placed(group: Group, layout: Layout | None, whole: bool, everyone: tuple[in
         fits = ranks == group.ranks if whole else len(group.ranks) > 1 or axes == named
         if fits and len(ranks) > 1 and {*group.ranks} <= {*ranks}:
             place = _place(layout, ranks[0], axes.split("-"))
-            where = f"{axes} group of {place}" if place else f"{axes} group"
+            where = f"{axes} group"
+            if place:
+                where = f"{axes} group of {place}"
             return replace(group, ranks=ranks, axes=axes, where=where)
     label = named or group.label.replace("undefined", "")
     return replace(group, where=f"{label} group of {named_ranks(group.ranks)}".lstrip())
@@ -117,8 +118,12 @@ def _place(layout: Layout, rank: int, without: Sequence[str] = ()) -> str:
 
 def named_ranks(ranks: Sequence[int], layout: Layout | None = None) -> str:
     """ "rank 29 (tp 5, dp 3)", "ranks 0, 2", "ranks 0–7 and 8 more"; "" for none."""
-    place = _place(layout, ranks[0]) if layout and len(ranks) == 1 else ""
-    more = f" ({place})" if place else ""
+    place = ""
+    if layout and len(ranks) == 1:
+        place = _place(layout, ranks[0])
+    more = ""
+    if place:
+        more = f" ({place})"
     if len(ranks) > 8:
         more = f" and {len(ranks) - 8} more"
     if ranks:

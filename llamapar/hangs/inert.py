@@ -23,7 +23,9 @@ def plain_mapping(data: bytes, where: str) -> Plain:
     if not data.strip():
         raise CutOff("empty")
     start = data[:64].lstrip()[:1]
-    form = "JSON" if start == b"{" else "pickle"
+    form = "pickle"
+    if start == b"{":
+        form = "JSON"
     if start not in (b"{", pickle.PROTO):
         raise refused(where, "neither JSON nor a pickle")
     try:

@@ -77,7 +77,9 @@ def _of_model(
     for part, rows in sent.rows.items():
         for _, axis, own, _, size_bytes, _ in rows:
             # K and V are gathered from all ranks of CP.
-            ranks = layout.cp if part == "K and V" and halves else 1
+            ranks = 1
+            if part == "K and V" and halves:
+                ranks = layout.cp
             width = size_bytes // _FLOAT // tokens // ranks
             if own != kind:
                 continue

@@ -41,7 +41,9 @@ def dumps_of_log(lines: Sequence[str]) -> dict[int, Dump]:
     for text in lines[:MOST]:
         group, work, last = (form.search(text) for form in (_GROUP, _WORK, _LAST))
         named = _RANK.search(text) or group
-        rank = int(named.groups()[-1]) if named else MAX_RANKS
+        rank = MAX_RANKS
+        if named:
+            rank = int(named.groups()[-1])
         if rank >= MAX_RANKS:
             continue
         if work:

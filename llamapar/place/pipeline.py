@@ -263,7 +263,9 @@ class Timeline(Record):
     def title(self) -> str:
         s = self.schedule
         over = pipeline_in_words(s.pp, s.virtual_stages)
-        nc = f", nc={s.nc}" if s.nc else ""
+        nc = ""
+        if s.nc:
+            nc = f", nc={s.nc}"
         many = plural(s.micro_batches, "micro-batch")
         return f"{s.title}, {over}, {many}{nc}: bubble {self.bubble:.2%} of compute"
 
@@ -294,7 +296,9 @@ class Timeline(Record):
             blocks.append("\n".join(part.rstrip() for part in parts))
         flying = ", ".join(map(str, s.in_flight))
         split = any(action.kind == "W" for row in s.ranks for action in row)
-        halves = ", I and W its halves for inputs and weights" if split else ""
+        halves = ""
+        if split:
+            halves = ", I and W its halves for inputs and weights"
         foot = [
             f"idle {self.idle_share:.2%} of the time; chunks in flight at most, by rank: {flying}",
             f"F forward, B backward{halves}, each with its micro-batch; dots are bubbles",

@@ -185,7 +185,9 @@ class SequenceMap(Judged):
     def over_mean(self, rank: RankSequence) -> float:
         """A rank's work over the mean of all ranks; at a step of a ring, over the mean of ranks and steps."""
         # A ring spreads each rank's work over cp steps, so one step's mean is a cp-th of the rank's.
-        shares = self.cp if self.ring_step is None else self.cp**2
+        shares = self.cp
+        if self.ring_step is not None:
+            shares = self.cp**2
         return rank.pairs * shares / self.pairs
 
     @property

@@ -46,7 +46,11 @@ class StageMap(Judged):
         n = self.model.n_layers
         stages = self.pp * self.virtual_stages
         if not isinstance(self.layer_split, str):
-            return _given(self.layer_split, n, stages)
+            counts = list(self.layer_split)
+            if len(counts) == stages and sum(counts) == n:
+                return counts, None
+            what = f"layer_split={shown(counts)}: {stages} stages of {n} layers in all"
+            return [], LayoutError(what, field="layer_split")
         # Splits that count the embedding and the head as layers have n + 2 to deal out; past that no split
         # works.
         if stages > n + 2:
@@ -114,13 +118,6 @@ class StageMap(Judged):
             ends = [word for word, on in (("embedding", stage.embedding), ("head", stage.head)) if on]
             rows.append([stage.stage, stage.rank, span(stage.layers), len(stage.layers), ", ".join(ends)])
         return title, ["stage", "pp rank", "layers", "count", "also holds"], rows, self.reason
-
-
-def _given(counts: tuple[int, ...], layers: int, stages: int) -> tuple[list[int], LayoutError | None]:
-    if len(counts) == stages and sum(counts) == layers:
-        return list(counts), None
-    what = f"layer_split={shown(list(counts))}: {stages} stages of {layers} layers in all"
-    return [], LayoutError(what, field="layer_split")
 
 
 def split_named(layer_split: str) -> str:

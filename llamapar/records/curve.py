@@ -99,7 +99,9 @@ class MemoryCurve(Record):
         if not self.spans:
             return "before the first operation"
         span = self.spans[self.peak_at]
-        inside = f", in {span.profile.peak_in}" if span.profile.peak_in else ""
+        inside = ""
+        if span.profile.peak_in:
+            inside = f", in {span.profile.peak_in}"
         return f"{span.name}, operation {self.peak_at + 1} of {len(self.spans)}{inside}"
 
     @property

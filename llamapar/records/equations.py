@@ -52,7 +52,9 @@ class Quotient(Equation):
         return not self.n % self.k
 
     def __str__(self) -> str:
-        slash = "//" if self.floor else "/"
+        slash = "/"
+        if self.floor:
+            slash = "//"
         return f"{self.n}{slash}{self.k} = {self._result()}{self.after}"
 
     def _result(self) -> str:

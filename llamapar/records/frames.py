@@ -78,7 +78,9 @@ def stored(value: object) -> dict[str, Held]:
             # Only the interpreter's own descriptor is read; a property called __dict__ would be code of
             # the user's.
             native = is_exactly(found, GetSetDescriptorType, MemberDescriptorType)
-            rows = found.__get__(value) if native else None
+            rows = None
+            if native:
+                rows = found.__get__(value)
             if type(rows) is dict:
                 return rows
             return {}
@@ -196,7 +198,9 @@ def value_of(node: ast.AST | None, names: Mapping[str, Held]) -> Held:
     if held is MISSING:
         return MISSING
     if isinstance(node, ast.Attribute):
-        shape = tensor_shape(held) if node.attr == "shape" else None
+        shape = None
+        if node.attr == "shape":
+            shape = tensor_shape(held)
         if shape is None:
             return attribute(held, node.attr)
         return shape
@@ -267,7 +271,9 @@ class FailingCode:
                 return
         # A chain that is found stands for its beginnings, but not for the index in layers[i].
         chain = isinstance(node, ast.Attribute | ast.Subscript) and self.value(node) is not MISSING
-        begins = getattr(node, "value", None) if chain and not self._is_shape(node) else None
+        begins = None
+        if chain and not self._is_shape(node):
+            begins = getattr(node, "value", None)
         for child in ast.iter_child_nodes(node) if node is not None else ():
             if child is not begins or self._is_shape(begins):
                 yield from self._named(child)
@@ -303,7 +309,9 @@ def failing_code(error: BaseException) -> FailingCode | None:
     number = own[-1].tb_lineno
     source = "".join(linecache.getlines(code.co_filename))
     node = _at(source, position_of(own[-1]))
-    text = "" if node is None else " ".join((ast.get_source_segment(source, node) or "").split())
+    text = ""
+    if node is not None:
+        text = " ".join((ast.get_source_segment(source, node) or "").split())
     line = next(islice(source.splitlines(), number - 1, None), "").strip()
     return FailingCode(tuple(tb.tb_frame for tb in own), number, node, text or line)
 
@@ -329,7 +337,9 @@ def _at(source: str, where: tuple[int | None, ...]) -> ast.AST | None:
             ends = (node.end_lineno, node.end_col_offset)
             if starts <= (first, begin) and ends >= (last, end):
                 best = node  # A walk goes from the outside in.
-    above = parents.get(best) if best is not None else None
+    above = None
+    if best is not None:
+        above = parents.get(best)
     if isinstance(best, ast.Raise) and isinstance(above, ast.If):
         return above.test
     if isinstance(above, ast.Assign) and isinstance(best, ast.Tuple | ast.List) and best in above.targets:

@@ -217,7 +217,9 @@ def html_table(
 
     left: align cells to the left, for words. code: indexes of columns with code or shapes, which never wrap.
     """
-    style = ' style="text-align:left"' if left else ""
+    style = ""
+    if left:
+        style = ' style="text-align:left"'
 
     def cell(column: int, value: object) -> str:
         text = escape(str(value))
@@ -226,14 +228,18 @@ def html_table(
         return text
 
     body = html_rows([[cell(i, value) for i, value in enumerate(row)] for row in rows], head, style)
-    end = f"<p>{'<br>'.join(map(escape, foot.splitlines()))}</p>" if foot else ""
+    end = ""
+    if foot:
+        end = f"<p>{'<br>'.join(map(escape, foot.splitlines()))}</p>"
     return f"<p><b>{escape(title)}</b></p>{body}{end}"
 
 
 def html_rows(rows: Iterable[Sequence[str]], head: Sequence[str] = (), style: str = "") -> str:
     """An HTML table of cells that are HTML already. style: an attribute of every cell, with a blank first."""
     top = "".join(f"<th{style}>{escape(name)}</th>" for name in head)
-    lines = [f"<tr>{top}</tr>"] if head else []
+    lines = []
+    if head:
+        lines = [f"<tr>{top}</tr>"]
     lines += [f"<tr>{''.join(f'<td{style}>{cell}</td>' for cell in row)}</tr>" for row in rows]
     return f"<table>{''.join(lines)}</table>"
 

@@ -302,7 +302,9 @@ class Tape(AsDict, Record):
                     _by_shape(step),
                 ]
             )
-        why = "\n".join(filter(None, (self.failed.why, self.failed.cause))) if self.failed else ""
+        why = ""
+        if self.failed:
+            why = "\n".join(filter(None, (self.failed.why, self.failed.cause)))
         return title, ["line", "code", "name", "global shape", "cut", "on a rank"], rows, why
 
     def _repr_html_(self) -> str:

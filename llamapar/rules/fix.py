@@ -46,7 +46,9 @@ class Effect:
         held = self.load.memory.expected_bytes
         gpu = self.load.gpu
         doubtful = gpu is not None and held > gpu.hbm_bytes
-        gib = f"{self.load.gib} GiB, may fit" if doubtful else f"{held / GIB:.2f} GiB"
+        gib = f"{self.load.gib} GiB, may fit"
+        if not doubtful:
+            gib = f"{held / GIB:.2f} GiB"
         if self.serves:
             return f"{gib} of weights"
         if self.load.whole:

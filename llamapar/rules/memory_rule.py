@@ -240,13 +240,19 @@ def template_values(job: Job, judge: Framework | None = None) -> Plain:
     largest = ", ".join(f"{term.name} {term.bytes / GIB:.2f}" for term in terms)
     by_stage = [f"{stages[i].total_bytes / GIB:.2f}" for i in cut(len(stages), SHOWN)]
     by_stage[-1:-1] = ["…"] * (len(stages) > SHOWN)
-    several = f"by stage {', '.join(by_stage)} GiB; " if len(stages) > 1 else ""
-    again = f" recompute={job.recompute}" if job.recompute else ", no recompute given"
+    several = ""
+    if len(stages) > 1:
+        several = f"by stage {', '.join(by_stage)} GiB; "
+    again = ", no recompute given"
+    if job.recompute:
+        again = f" recompute={job.recompute}"
     counted = f"seq_len={job.seq_len} micro_batch={job.micro_batch_size}{again}"
     decides = _narrows(found)
     if "zero" in job.saves:
         decides = "the stage of ZeRO would decide it, in the file that sets it"
-    serves = "" if judge is None or judge.trains else f", of training, which {judge.title} does not do"
+    serves = ""
+    if not (judge is None or judge.trains):
+        serves = f", of training, which {judge.title} does not do"
     return {
         "stage": worst.stage,
         "needs": f"{'at most ' * bool(job.saves)}{found.gib} GiB a rank"

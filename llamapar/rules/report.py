@@ -156,8 +156,12 @@ class Finding(AsDict):
         fixes = ", or ".join(
             f"<code>{escape(fix.text)}</code> {escape(fix.effect.text)}".rstrip() for fix in self.fixes
         )
-        tried = f"<br>try {fixes}" if fixes else ""
-        judged = f"<br>{escape(self._judged(self.judge))}" if self.judge and self.unproven else ""
+        tried = ""
+        if fixes:
+            tried = f"<br>try {fixes}"
+        judged = ""
+        if self.judge and self.unproven:
+            judged = f"<br>{escape(self._judged(self.judge))}"
         return (
             f"<p><b>{self.code} {self.severity}</b> {escape(self.message)}<br>"
             f"<i>{escape(self.why)}</i>{tried}{judged}</p>{self._verdicts()}"
@@ -231,7 +235,9 @@ class Report(AsDict):
         found = Counter(finding.severity for finding in self.findings)
         counts = [plural(found[severity], severity) for severity in SEVERITIES if found[severity]]
         verdict = ", ".join(counts) or "nothing to report"
-        judge = f" for {self.judge.title}" if self.judge else ""
+        judge = ""
+        if self.judge:
+            judge = f" for {self.judge.title}"
         judge += ", judged by the paper's rules" if self.judge and self.judge.paper else ""
         ranks = plural(job.layout.world, "rank").replace(",", "")
         return f"{job.model.name}  {job.layout} ({ranks}){judge}: {verdict}"

@@ -284,7 +284,9 @@ class Setting(Cut):
         part = _take(whole, 0, [self.sequences(self.global_batch, coord["dp"])])
         if "seq" in row.dims:
             part = _take(part, row.dims.index("seq"), self.sequence.rank(coord["cp"]).chunks)
-        tp = row.tp_sp if self.sp else row.tp
+        tp = row.tp
+        if self.sp:
+            tp = row.tp_sp
         if isinstance(tp, Shard) and tp.unit == "token":
             part = _take(part, tp.dim, [self.tokens(part.shape[tp.dim], coord["tp"])])
         elif isinstance(tp, Shard):

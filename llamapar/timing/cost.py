@@ -248,8 +248,12 @@ def cost_of(
     job = as_run(how.judge, job)
     m = job.model
     m.require_judged("the time of a step")
-    lay = how.judge.settled(job.layout) if how.judge else job.layout
-    as_another = f", ZeRO {lay.zero}" if lay.zero != job.layout.zero else ""
+    lay = job.layout
+    if how.judge:
+        lay = how.judge.settled(job.layout)
+    as_another = ""
+    if lay.zero != job.layout.zero:
+        as_another = f", ZeRO {lay.zero}"
     job = job.replace(layout=lay)
     step = Step.of(job, how, split_of(how.judge, job.layer_split))
     seq = job.seq_len or m.max_seq_len

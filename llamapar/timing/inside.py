@@ -133,7 +133,9 @@ class LayerStep:
     @property
     def name(self) -> str:
         """The step in a few words."""
-        made = self.row.name if self.phase == FORWARD else f"∂ {self.row.name}"
+        made = self.row.name
+        if self.phase != FORWARD:
+            made = f"∂ {self.row.name}"
         if self.sent:
             return f"{self.kind} {made}"
         return made
@@ -150,7 +152,9 @@ class LayerStep:
 
     def holds(self, tp: int) -> str:
         """What a TP rank holds after the step: "q 1 × 8,192 × 16 × 128"."""
-        sign = "" if self.phase == FORWARD else "∂"
+        sign = "∂"
+        if self.phase == FORWARD:
+            sign = ""
         shapes = self.shapes[tp].items()
         return ", ".join(f"{sign}{name} {' × '.join(f'{n:,}' for n in shape)}" for name, shape in shapes)
 
@@ -195,7 +199,9 @@ class LayerSteps(Record):
     @property
     def title(self) -> str:
         """Model, pass and degrees, as a heading."""
-        sp = "" if self.layout.sp or self.layout.tp == 1 else ", no sequence parallelism"
+        sp = ", no sequence parallelism"
+        if self.layout.sp or self.layout.tp == 1:
+            sp = ""
         return (
             f"Inside a layer of {self.model.name}, {self.phase}: tp={self.layout.tp} cp={self.layout.cp}{sp}"
         )
@@ -205,8 +211,12 @@ class LayerSteps(Record):
         tp = self.layout.coord_of(self.rank).tp
         rows: list[list[object]] = []
         for n, step in self.of(self.phase):
-            mark = " ←" if n == self.cursor else ""
-            sent = f"{step.bytes:,}" if step.sent else ""
+            mark = ""
+            if n == self.cursor:
+                mark = " ←"
+            sent = ""
+            if step.sent:
+                sent = f"{step.bytes:,}"
             about = f"{step.seconds * 1e3:.3g} ms"
             rows.append([f"{n}{mark}", step.name, step.axis, sent, about, step.holds(tp), step.code[0]])
         foot = f"{self.seconds(self.phase) * 1e3:.3g} ms in all on {self.gpu}, modelled"
@@ -323,19 +333,15 @@ def _pass(phase: str, rows: Sequence[ProgramRow], sent: Traffic, shapes: _Shapes
         made = next_shape
         if phase == FORWARD:
             made = row.shape
-        last = found[-1].name if found else BEFORE[phase]
+        # A step waits for what is made before it, and for what it gets from other ranks.
+        waits = found[-1].name if found else BEFORE[phase]
+        if terms and terms[0].kind == "send":
+            waits += f", and in each round the {terms[0].axis.upper()} neighbour's keys and values"
+        elif terms:
+            waits += f" on every rank of its {terms[0].axis.upper()} group"
         held = {tp: each[made] for tp, each in shapes.items()}
-        found.append(LayerStep(phase, row, terms, 0.0, held, _waits(terms, last)))
+        found.append(LayerStep(phase, row, terms, 0.0, held, waits))
     return found
-
-
-def _waits(terms: Sequence[Sent], last: str) -> str:
-    """What must be done before a step can end, in words."""
-    if not terms:
-        return last
-    if terms[0].kind == "send":
-        return f"{last}, and in each round the {terms[0].axis.upper()} neighbour's keys and values"
-    return f"{last} on every rank of its {terms[0].axis.upper()} group"
 
 
 _INPUTS = ("dim", "q", "k", "ffn", "weights")
@@ -344,7 +350,9 @@ _INPUTS = ("dim", "q", "k", "ffn", "weights")
 
 def _seconds(step: LayerStep, steps: Sequence[LayerStep], timed: Pass, numel: Mapping[str, int]) -> float:
     """A step's share of the seconds of its pass."""
-    terms = timed.forward if step.phase == FORWARD else timed.backward
+    terms = timed.backward
+    if step.phase == FORWARD:
+        terms = timed.forward
     if step.sent:  # the collectives of an axis in a pass share its seconds by their bytes
         together = sum(other.bytes for other in steps if (other.axis, other.phase) == (step.axis, step.phase))
         return terms[f"exposed {step.axis.upper()}"].value * step.bytes / together

@@ -29,9 +29,6 @@ from .rings import HOP, NET_HOP, RING_SOURCE, START, Ring
 
 MATMULS = ("wq", "wk", "wv", "wo", "w1", "w2", "w3")
 
-PARTS = ("GEMMs", "attention", "elementwise", "exposed TP", "exposed CP", "as fitted")
-"""The terms of a layer, by what a rank does."""
-
 
 @dataclass(frozen=True)
 class Conditions:
@@ -180,7 +177,10 @@ SOFTMAX = "20 * heads * seq * seq * batch / tp / cp"
 
 @dataclass(frozen=True)
 class Pass:
-    """Terms of one layer and one micro-batch, by name of PARTS; the backward includes what it recomputes."""
+    """Terms of one layer and one micro-batch, by name, in the order in which they are shown.
+
+    The backward includes what it recomputes.
+    """
 
     forward: dict[str, Term] = field(default_factory=dict)
     backward: dict[str, Term] = field(default_factory=dict)
@@ -219,9 +219,12 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
         "moved_again": float(repeats),
         "merges": CpMethod.of(how.cp_method, cp).ring - 1.0,
     }
-    # The order is that of PARTS; "as fitted" comes last, because it is a share of the others.
+    # In the order in which they are shown; "as fitted" comes last, because it is a share of the others.
     found = Pass()
-    _matmuls(found, inputs, gpu)
+    source = f"2 FLOPs a parameter and token; {gpu.source}"
+    found.forward["GEMMs"] = Term("GEMMs", "2 * tokens * weights / tp / rate", inputs, source)
+    twice = "2 * tokens * (2 * weights + again) / tp / rate"
+    found.backward["GEMMs"] = Term("GEMMs", twice, inputs, source)
     _attention(found, inputs, how)
     _moved(found, inputs, how)
     _sent(found, inputs, how, model, layout)
@@ -247,13 +250,6 @@ def _as_fitted(found: Pass, how: Conditions, launched: float) -> None:
         # Either the GPU is slower than the formulas, or it waits for the host to launch: the worse of both.
         formula = "max((slower - 1) * busy, host - busy)"
         terms["as fitted"] = Term("as fitted", formula, named, "fitted to published runs: timing.profiles")
-
-
-def _matmuls(found: Pass, inputs: dict[str, float], gpu: Gpu) -> None:
-    source = f"2 FLOPs a parameter and token; {gpu.source}"
-    found.forward["GEMMs"] = Term("GEMMs", "2 * tokens * weights / tp / rate", inputs, source)
-    backward = "2 * tokens * (2 * weights + again) / tp / rate"
-    found.backward["GEMMs"] = Term("GEMMs", backward, inputs, source)
 
 
 def _attention(found: Pass, inputs: dict[str, float], how: Conditions) -> None:

@@ -79,10 +79,6 @@ class PlanQuestion:
         """Every layout of the search."""
         return candidates(self.job, self.how, self.gpus, self.judge)
 
-    def ranked(self, job: Job) -> Ranked:
-        """A job with its time and memory. Raises LlamaparError."""
-        return Ranked(job, self.timed(job), memory_of(job, self.judge), self.headroom)
-
 
 @dataclass(frozen=True, repr=False)
 class Plan(AsDict, Record):
@@ -157,15 +153,19 @@ class Plan(AsDict, Record):
         if errors:
             return errors[0].message
         try:
-            one = self.asked.ranked(job)
+            one = Ranked(job, self.asked.timed(job), memory_of(job, judge), self.asked.headroom)
         except LlamaparError as problem:
             return problem.what
         needs = f"{one.gib} of {self.gpu.hbm_bytes / GIB:.1f} GiB"
         if (outcome := one.held.within(self.gpu.hbm_bytes)) == TOO_MUCH:
             return f"stage {one.held.worst.stage} needs {needs}"
-        undecided = f"; whether it fits is undecided: {needs}" if outcome == UNDECIDED else ""
+        undecided = ""
+        if outcome == UNDECIDED:
+            undecided = f"; whether it fits is undecided: {needs}"
         left_out = unsearched(job, self.asked.job, self.asked.how, judge)
-        skipped = f"; not searched: {left_out}" if left_out else ""
+        skipped = ""
+        if left_out:
+            skipped = f"; not searched: {left_out}"
         return losses_and_gains(one.cost, best.cost) + undecided + skipped
 
     @property
@@ -175,8 +175,12 @@ class Plan(AsDict, Record):
         facts = " or ".join(dict.fromkeys(fact for one in open_ones for fact in one.held.open_facts))
         tight = sum(one.outcome == TIGHT for one in self.layouts)
         many = len(self.layouts)
-        until = f" until {facts} is known" if facts else ""
-        told = f"; {len(open_ones)} of {many} may not fit{until}" if open_ones else ""
+        until = ""
+        if facts:
+            until = f" until {facts} is known"
+        told = ""
+        if open_ones:
+            told = f"; {len(open_ones)} of {many} may not fit{until}"
         kept = (
             f"; {tight} of {many} tight: expected to leave less than {self.asked.headroom / GIB:.1f} GiB free"
         )
@@ -208,7 +212,9 @@ class Plan(AsDict, Record):
         title = f"{self.model.name} on {self.gpus} {self.gpu.name}: {self.considered:,} layouts"
         head = ["", "tp", "cp", "pp", "dp", *["copies"] * copies, "micro-batch", "virtual"]
         head += [*["layers"] * splits, "ZeRO", "recompute"]
-        stopped = "" if self.complete else "; stopped, the best so far"
+        stopped = "; stopped, the best so far"
+        if self.complete:
+            stopped = ""
         foot = "none passes and fits"
         if self.layouts:
             foot = f"{self.seconds:.1f} s{stopped}{self.unsure}"
@@ -337,7 +343,9 @@ def searching(
 def _why(one: Ranked, best: Ranked) -> str:
     """What a layout loses to the first one; of a faster one also why it stands below."""
     faster = one.cost.step_seconds < best.cost.step_seconds
-    below = "; below, because it is tight" if faster else ""
+    below = ""
+    if faster:
+        below = "; below, because it is tight"
     return losses_and_gains(one.cost, best.cost) + below
 
 

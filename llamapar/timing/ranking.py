@@ -113,7 +113,9 @@ def losses_and_gains(one: Cost, best: Cost) -> str:
     verdict = f"{share:.1%} {'slower' if net >= 0 else 'faster'}" + (", a tie" if share < TIE else "")
     lay = one.layout
     crosses = lay.tp * lay.stride("tp") > one.gpu.domain and ordered[-1][0] == "exposed TP"
-    place = f"tp={lay.tp} crosses the node: " if crosses else ""
+    place = ""
+    if crosses:
+        place = f"tp={lay.tp} crosses the node: "
     return f"{place}{' '.join(terms) or '0 s'} = {_signed(net)} s: {verdict}"
 
 

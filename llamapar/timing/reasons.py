@@ -110,7 +110,9 @@ def _zero_3(cost: Cost) -> str:
     # FLOPs that a GPU makes while its NIC moves one byte: with fewer tokens than that the gather takes
     # longer than its matmul.
     balance = cost.gpu.bfloat16 / cost.gpu.net_rate
-    bound = "the network bounds it" if tokens < balance else "compute hides it"
+    bound = "compute hides it"
+    if tokens < balance:
+        bound = "the network bounds it"
     return (
         f"gathering a weight of 2 bytes for {tokens:,.0f} tokens of 2 FLOPs is {tokens:,.0f} FLOPs a byte, "
         f"and a GPU makes {balance:,.0f} in the time that its NIC moves one: {bound}"

@@ -19,7 +19,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import ends_of, own_name
 
-from .layer import PARTS, STREAM, Conditions, Pass, layer
+from .layer import STREAM, Conditions, Pass, layer
 from .rings import HOP, NET_HOP, START, Ring
 
 STRAGGLING = 0.01
@@ -299,7 +299,11 @@ class Step:
         phases = each.seconds
         ranks = Ranks.of(sizes, phases, (ends[0].value, ends[1].value))
         named = {"micro_batches": float(many), "layers": float(ranks.layers)}
-        terms = [_of_layers(name, each, named) for name in PARTS if name in each.forward]
+        terms = []
+        for name, once in each.forward.items():
+            inputs = named | {"forward": once.value, "backward": each.backward[name].value}
+            formula = "micro_batches * layers * (forward + backward)"
+            terms.append(Term(name, formula, inputs, once.source))
         # The busiest rank need not hold the head; only its own work counts here, and the timeline has the
         # others'.
         if ranks.hold.head:
@@ -329,12 +333,6 @@ def _fullest(sizes: Sizes) -> tuple[int, int]:
     # The negative number of layers makes max prefer the rank with fewer of them among equals.
     numel, fewer = max((sizes.params(hold, by_row=False), -sum(hold.layers)) for hold in sizes.stages)
     return numel, -fewer
-
-
-def _of_layers(name: str, each: Pass, named: dict[str, float]) -> Term:
-    inputs = named | {"forward": each.forward[name].value, "backward": each.backward[name].value}
-    source = each.forward[name].source
-    return Term(name, "micro_batches * layers * (forward + backward)", inputs, source)
 
 
 def _pipeline(job: Job, how: Conditions, ranks: Ranks, many: int, tokens: float) -> list[Term]:
