@@ -18,6 +18,7 @@ A test that only makes sense at full length is marked `soak`. What takes too lon
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import warm_kernel
 
 try:
     import hypothesis
@@ -91,13 +94,19 @@ def pytest_configure(config: pytest.Config) -> None:
     if hypothesis:
         _set_profiles(config)
 
+    # A process of tests is one of several: in each, and in what it starts, torch computes on one core.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
     # Kernels that tests start know the project's Jupyter settings, not those of whoever runs them.
     state = Path(tempfile.mkdtemp(prefix="llamapar-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     environment = runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](state)
     for name in set(os.environ) - set(environment):
         del os.environ[name]
-    os.environ.update(environment)
+    os.environ.update(environment, JUPYTER_PATH=str(state))
+    warm = state / "kernels" / "warm"
+    warm.mkdir(parents=True)
+    (warm / "kernel.json").write_text(warm_kernel.spec(state))
 
 
 def _set_profiles(config: pytest.Config) -> None:
@@ -137,6 +146,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             "browser",
             f"no Chromium: install one ({', '.join(NAMES)}) or set LLAMAPAR_CHROMIUM",
         )
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests and torch's modules stay to the end, and need not be looked at again
 
 
 @pytest.fixture(scope="module")

@@ -69,9 +69,8 @@ def test_opening_and_running_any_notebook_leaves_its_file_as_it_was(lab: Lab, pa
         assert panels, "each lesson has some"
 
 
-def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_is_run(
-    lab: Lab, soak: bool
-) -> None:
+@pytest.mark.soak
+def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_is_run(lab: Lab) -> None:
     committed = START.read_bytes()
     with lab.open(START) as notebook:
         assert not notebook.modified  # by being opened
@@ -92,8 +91,6 @@ def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_i
         assert notebook.save().read_bytes() == committed
         assert not notebook.modified
 
-        if not soak:
-            return
         # Saved in the middle of a run, when JupyterLab has cleared the cells that wait.
         notebook.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
         assert [] in outputs_in(notebook.save())[-5:]
