@@ -33,7 +33,7 @@ from llamapar.timing.search import (
     kept_bytes,
     splits_of,
 )
-from llamapar.timing.stagings import SPLIT, bubble_of, waits_of
+from llamapar.timing.stagings import SPLIT, waits_of
 
 ORACLES = Path(__file__).parent / "oracles"
 SMALL: dict[str, Any] = {"gpus": 8, "seq_len": 8192, "global_batch": 16}
@@ -51,7 +51,7 @@ def small(**changes: Any) -> Plan:
 def test_the_bubble_is_the_tables(name):
     for pp, stages, many in itertools.product((2, 4, 8), (1, 2, 4), (1, 2, 3, 4, 8, 16)):
         waits = schedule_of(name, pp, stages, many).timeline(forward=1, backward=2).end - 3 * many * stages
-        assert waits == 3 * bubble_of(pp, stages, many), (pp, stages, many)
+        assert waits == waits_of(name, pp, stages, many, 1, 2), (pp, stages, many)
 
 
 @pytest.mark.parametrize("name", ORDERS)
