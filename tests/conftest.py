@@ -55,6 +55,15 @@ LONGEST = (
     "test_pool.py",
     "test_interrupts.py",
     "test_texts.py",
+    "test_modules.py",
+    "test_step.py",
+    "test_programs.py",
+    "test_boxes.py",
+    "test_watch.py",
+    "test_watch_cases.py",
+    "test_wheel.py",
+    "test_witnesses.py",
+    "test_zero.py",
 )
 """Folders and files that begin first, so that no process is left alone with one of them at the end."""
 
@@ -96,6 +105,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     # A process of tests is one of several: in each, and in what it starts, torch computes on one core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+    # Most of what there is, tests and torch's modules, stays to the end: look for garbage less often.
+    gc.set_threshold(700, 10, 100)
 
     # Kernels that tests start know the project's Jupyter settings, not those of whoever runs them.
     state = Path(tempfile.mkdtemp(prefix="llamapar-tests-"))
@@ -146,10 +158,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             "browser",
             f"no Chromium: install one ({', '.join(NAMES)}) or set LLAMAPAR_CHROMIUM",
         )
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()  # thousands of tests and torch's modules stay to the end, and need not be looked at again
 
 
 @pytest.fixture(scope="module")
