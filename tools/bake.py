@@ -62,6 +62,7 @@ from saving import (  # noqa: E402
 )
 
 from browser.lab import chromium  # noqa: E402
+from llamapar.figures.style import COLOURS as OF_AXES  # noqa: E402
 from llamapar.panels.page import A_PICTURE  # noqa: E402
 
 KIB = 1024
@@ -69,7 +70,7 @@ MOST = 40 * KIB  # of one output, as JSON
 KEPT_METADATA = ("tags", "jupyter", "collapsed")
 """Of a cell; the last two hide an output that would spoil a question, and JupyterLab writes both."""
 
-WHOLE = 250_000
+WHOLE = 235_000  # a notebook may have 250,000, so a writer has room
 WIDTH, PANEL_WIDTH = 760, 960  # CSS pixels; a figure says its own height
 COLOURS = (240, 120, 60, 32, 20, 16, 12, 8)
 FEWEST = 7  # of a picture that is too large in eight
@@ -267,6 +268,8 @@ def quantised(pixels: np.ndarray, colours: int) -> tuple[np.ndarray, np.ndarray]
     values, places, counts = np.unique(packed, return_inverse=True, return_counts=True)
     points = values.view(np.uint8).reshape(-1, 4).astype(np.float64)
     points[:, :3] *= points[:, 3:] / 255  # a transparent pixel has no colour
+    axes = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in OF_AXES.values()])
+    counts[(points[:, None, :3] == axes).all(axis=2).any(axis=1)] = counts.max()  # each axis keeps its own
     grey = np.ptp(points[:, :3], axis=1) <= GREY
     greys, hues = int(grey.sum()), int((~grey).sum())
     shades = min(greys, max(4, colours // 3, colours - hues))

@@ -30,6 +30,8 @@ KINDS = {
 }
 """Kind → its colour."""
 
+DASHES = {"reduce-scatter": "24px,24px", "all-to-all": "8px,16px"}
+
 RANKS = (2, 4, 8, 16, 32, 64, 128)
 SIZES = (1, 4, 16, 64, 256)
 """What the knobs offer: ranks, and MiB of the tensor."""
@@ -52,7 +54,9 @@ class CollectiveCost(Record):
         """What one rank sends, with n for the ranks and S for the tensor's bytes."""
         if self.kind == "send":
             return "S"
-        return f"{'2 · ' if self.kind == 'all-reduce' else ''}(n − 1)/n · S"
+        if self.kind == "all-reduce":
+            return "2 · (n − 1)/n · S"
+        return "(n − 1)/n · S"
 
     @property
     def sent_bytes(self) -> int:
@@ -64,10 +68,15 @@ class CollectiveCost(Record):
         """Expected, as `lp.cost` counts it, with the ranks beside one another on their machines."""
         gpu = hardware(self.gpu)
         ring = self._ring
-        alone = Ring(self.ranks, ring.inside if ring.inside == ring.size else 1)  # a send has one NIC
+        alone = Ring(self.ranks, 1)  # over the network, where a send has one NIC
+        hop = NET_HOP
+        if ring.inside == ring.size:
+            alone = ring
+            hop = HOP
         rates = {"all-to-all": ring.trade_rate(gpu), "send": alone.rate(gpu)}
-        one_hop = START + (HOP if ring.inside == ring.size else NET_HOP)
-        latency = one_hop if self.kind in rates else ring.latency
+        latency = ring.latency
+        if self.kind in rates:
+            latency = START + hop
         return self.sent_bytes / rates.get(self.kind, ring.rate(gpu)) + latency
 
     @property
@@ -86,7 +95,10 @@ class CollectiveCost(Record):
         data = []
         for kind, colour in KINDS.items():
             heights = [replace(self, kind=kind, ranks=n).sent_bytes / 2**20 for n in RANKS]
-            look = {"color": colour, "width": 4 if kind == self.kind else 1.5}
+            # Three kinds send as much: their lines lie on one another, each with gaps of its own.
+            look = {"color": colour, "width": 2, "dash": DASHES.get(kind, "solid")}
+            if kind == self.kind:
+                look["width"] = 4
             data.append(draw.scatter("lines", places, heights, line=look, **draw.legend(kind)))
         if self.ranks in RANKS:
             at = [RANKS.index(self.ranks)], [self.sent_bytes / 2**20]

@@ -58,7 +58,6 @@ def _waits() -> Item:
             "Both travel while other layers are computed; the first weights and the last gradients cannot.",
         ),
         why=f"It is {share:.2%} of the step: the rest travels beside compute.",
-        shows=lp.view(eight),
     )
 
 
