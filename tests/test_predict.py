@@ -172,6 +172,11 @@ def test_a_folder_that_cannot_be_written_is_said_and_a_test_run_keeps_nothing(
     assert progress.keep("exercises", "DP of the short row", True) == {"right": True}
     ignored = (PROJECT / ".gitignore").read_text().splitlines()
     assert f"notebooks/{progress.FILE.name}" in ignored
+    monkeypatch.setenv("LLAMAPAR_PROGRESS", "")
+    monkeypatch.setattr(progress, "FOLDER", tmp_path)
+    assert progress.file() is None  # where no notebook lies
+    (tmp_path / "own.ipynb").touch()
+    assert progress.file() == progress.FILE
     monkeypatch.setenv("LLAMAPAR_PROGRESS", str(tmp_path / "gone" / "progress.json"))
     exercises.check("DP of the short row", 64)
     said = "progress.json could not be written (No such file or directory); this is not kept\nright\n"

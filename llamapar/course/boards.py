@@ -95,7 +95,9 @@ def placed_operations(asked: lp.Schedule, spare: int = SPARE) -> Board:
         """What an operation waits for: a rank, and the operation there."""
         if thing < many:
             return rank - 1, thing
-        return (rank + 1, thing) if rank + 1 < asked.pp else (rank, thing - many)
+        if rank + 1 < asked.pp:
+            return rank + 1, thing
+        return rank, thing - many
 
     def legal(cells: Cells) -> None:
         for rank in ranks:
@@ -129,7 +131,8 @@ def placed_operations(asked: lp.Schedule, spare: int = SPARE) -> Board:
             made = _with(made, rank, here[0], ())
         else:
             before = starts(made, rank).get(thing)
-            made = made if before is None else _with(made, rank, before, ())
+            if before is not None:
+                made = _with(made, rank, before, ())
             made = _with(made, rank, column, (thing,))
         legal(made)
         return made

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
@@ -25,7 +26,6 @@ from .guesses import (
     read_choice,
     read_layout,
     read_numbers,
-    read_rows,
     singular,
 )
 from .progress import file, keep
@@ -77,7 +77,9 @@ class Item:
             return "choice"
         if isinstance(self.truth, int | float):
             return "number"
-        return "list" if isinstance(self.truth, list | tuple | range) else "text"
+        if isinstance(self.truth, list | tuple | range):
+            return "list"
+        return "text"
 
     def read(self, answer: object) -> object:
         """An answer, from a box or from code, as the value that it gives: the course's one reader.
@@ -93,12 +95,17 @@ class Item:
         if isinstance(self.truth, list | tuple | range):
             whole = isinstance(self.truth[0], int)
             if isinstance(self.truth[0], str):
-                answer = read_rows(answer)
+                # The rows of a schedule, a text for each rank: a list, or "F0 B0; F0 B0", or a list's repr.
+                if isinstance(answer, str):
+                    parts = re.split(r"[\[\]'\";|\n]", answer.upper())
+                    answer = [part for part in parts if re.search(r"[A-Z]\d", part)]
             else:
                 # Whose ends are asked for may give them as a range; any other range is all its numbers.
                 ends = "first and last" in self.text
                 answer = read_numbers(answer, len(self.truth), self.unit, whole=whole, ends=ends)
-            return self.board.read(self.board.put(answer)) if self.board else answer
+            if self.board:
+                answer = self.board.read(self.board.put(answer))
+            return answer
         if not as_guess(answer).strip():
             raise lp.LlamaparError("there is no answer yet", "nothing was kept")
         return answer
@@ -115,12 +122,16 @@ class Item:
 
     def is_right(self, guess: object) -> bool:
         """Whether a guess is the truth, or one of several that are right."""
-        return not self.judge(guess) if self.judge else is_right(guess, self.truth)
+        if self.judge:
+            return not self.judge(guess)
+        return is_right(guess, self.truth)
 
     @property
     def answer(self) -> object:
         """The truth for the page."""
-        return list(self.truth) if isinstance(self.truth, tuple | range) else self.truth
+        if isinstance(self.truth, tuple | range):
+            return list(self.truth)
+        return self.truth
 
     @property
     def picture(self) -> View | None:
@@ -142,15 +153,19 @@ class Item:
         right = self.is_right(guess)
         truth = self.say(self.truth)
         said = next((label for value, label, _ in self.choices if as_guess(value) == first), first)
-        again = f" Your first guess was {said}." if first and first != as_guess(guess) else ""
+        line = f"That is it: {truth}."
+        wrong = ""
+        marked = self.picture
+        if not right:
+            line = f"Not quite: you said {self.say(guess)}, it is {truth}."
+            wrong = self.wrong(guess)
+            if self.marked:
+                marked = self.marked(guess)
         if self.board:
             line = "That is it." if right else "Not quite: the true one stands under yours."
-        elif right:
-            line = f"That is it: {truth}."
-        else:
-            line = f"Not quite: you said {self.say(guess)}, it is {truth}."
-        line = " ".join(filter(None, (line + again, "" if right else self.wrong(guess), self.why, says)))
-        marked = self.marked(guess) if self.marked and not right else self.picture
+        if first and first != as_guess(guess):
+            line += f" Your first guess was {said}."
+        line = " ".join(filter(None, (line, wrong, self.why, says)))
         return GuessVerdict(
             right, line, self.say(guess), truth, guess, self.answer, marked, self.marked is not None
         )
@@ -219,20 +234,25 @@ def pose(item: Item, kind: str, name: str, answer: object) -> None:
     own = item.read(answer)
     right = item.is_right(own)
     keep(kind, name, right=right)
-    print("right" if right else f"wrong: {item.fault(own)}")
+    if right:
+        print("right")
+    else:
+        print(f"wrong: {item.fault(own)}")
 
 
 def _before(item: Item, kind: str, name: str, tells: bool) -> GuessVerdict | None:
     """The verdict on the guess that stands in the progress file; None where none does."""
     path = file()
+    if path is None:
+        return None
     try:
-        entry = read_progress(path).get(kind, {}).get(name) if path else None
+        entry = read_progress(path).get(kind, {}).get(name)
     except lp.LlamaparError:
-        entry = None  # whose file it is says the first guess
-    if entry is None:
+        return None  # whose file it is says the first guess
+    if entry is None or not (tells or entry["right"]):
         return None
     if not tells:
-        return GuessVerdict(True, "You have solved this before.", "") if entry["right"] else None
+        return GuessVerdict(True, "You have solved this before.", "")
     try:
         return item.told(item.read(entry["guess"]))
     except ValueError:  # kept by another form of the question

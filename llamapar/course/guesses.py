@@ -61,7 +61,9 @@ def singular(unit: str) -> str:
 
 
 def _refusal(answer: object, why: str, *forms: object) -> lp.LlamaparError:
-    what = "there is no answer yet" if answer == "" else f"{shown(answer)} {why}"
+    what = f"{shown(answer)} {why}"
+    if answer == "":
+        what = "there is no answer yet"
     return lp.LlamaparError(what, "nothing was kept", forms)
 
 
@@ -86,9 +88,9 @@ def read_numbers(
         text = text.removesuffix(word).strip()
     names = _SEPARATORS.sub(" ", unit.casefold()).split()
     readings = []
+    # "8.192" is a fraction in English, and thousands in German.
+    fraction = r"\.(?!\d{3}(?!\d))\d{1,30}" if whole else r"\.\d{1,30}"
     for digits in _DIGITS:
-        # "8.192" is a fraction in English, and thousands in German.
-        fraction = r"\.(?!\d{3}(?!\d))\d{1,30}" if whole else r"\.\d{1,30}"
         number = rf"[+-]?(?=\.?\d)(?:{digits})?(?:{fraction})?(?!\d|\.\d)"
         token = rf"(?<![\d./-])({number})(?:\s*(/|-|\.\.+|…|to)\s*({number}))?\s*({'' if whole else '%?'})"
         left = _SEPARATORS.sub(" ", re.sub(token, " ", text)).split()
@@ -101,9 +103,11 @@ def read_numbers(
         return fitting[0]
     if len(readings) > 1:
         raise _refusal(answer, "can be read in two ways", *("; ".join(map(str, one)) for one in readings))
-    asked = "a whole number" if whole else "a number"
+    asked = "a number"
     if many is not None:
         asked = "a list of numbers"
+    elif whole:
+        asked = "a whole number"
     raise _refusal(answer, f"is not {asked}{unit and f' ({unit})'}", *_FORMS[asked])
 
 
@@ -113,13 +117,17 @@ def _run(token: re.Match[str], ends: bool) -> list[int | float]:
     bare = (re.sub("[,_' ]", "", digits) for digits in (first, second or "1"))
     low, high = (float(digits) if "." in digits else int(digits) for digits in bare)
     if sign is None or sign == "/":
-        below = 100 * high if percent else high
+        below = high
+        if percent:
+            below *= 100
         if not below:
             return []
         return [low / below if low % below else low // below]
     if percent or not (isinstance(low, int) and isinstance(high, int) and low < high < low + MOST):
         return []
-    return [low, high] if ends else list(range(low, high + 1))
+    if ends:
+        return [low, high]
+    return list(range(low, high + 1))
 
 
 # -- words -------------------------------------------------------------------------------------------
@@ -141,14 +149,6 @@ def read_choice(answer: object, choices: Sequence[tuple[object, str, str]]) -> o
 def _plain(text: str) -> str:
     """Words without case, and with spaces for what joins them: "all-gather", "TP=8"."""
     return " ".join(re.split(r"[\s_=-]+", text.casefold())).strip()
-
-
-def read_rows(answer: object) -> object:
-    """The rows of a schedule, a text for each rank: a list, or "F0 B0; F0 B0", or a list's repr."""
-    if not isinstance(answer, str):
-        return answer
-    parts = re.split(r"[\[\]'\";|\n]", answer.upper())
-    return [part for part in parts if re.search(r"[A-Z]\d", part)]
 
 
 def read_layout(answer: object) -> lp.Layout:

@@ -24,13 +24,7 @@ from llamapar.cli.serving import shipped_folder
 from llamapar.errors import Choice, LlamaparError, install, one_of, shown
 from llamapar.records.tables import Plain, plural
 
-from .notebook_cells import (
-    SECONDS_TO_RUN,
-    NotebookCell,
-    minutes_to_read,
-    read_cells,
-    sections,
-)
+from .notebook_cells import SECONDS_TO_RUN, NotebookCell, minutes_to_read, read_cells, sections
 
 if TYPE_CHECKING:
     from .boxes import Item
@@ -162,12 +156,13 @@ class Lesson:
             + ", ".join(f"`{name}`" for name in dict.fromkeys(stop.notebook for stop in self.stops) if name)
             + " and run all cells; a number such as [3] is a cell's. Let everybody guess before a box is "
             "answered.",
-            "Each section has one minute, and of the others its share by the time to read it: words, code, "
-            "pictures and questions as docs/course.md counts them.",
-            f"The last {plural(self.slack, 'minute')} are for what runs late." if self.slack else "",
-            "The room should know:" if self.needs else "",
-            "\n".join(f"- `{name}`: {taken}" for name, taken in self.needs.items()),
+            "Each section gets one minute, and a share of the rest by how long it takes to read: words, "
+            "code, pictures and questions, as docs/course.md counts them.",
         ]
+        if self.slack:
+            said.append(f"The last {plural(self.slack, 'minute')} are for what runs late.")
+        if self.needs:
+            said += ["The room should know:", _others(self.needs)]
         parts = dict(self.parts)
         begins = accumulate((stop.minutes for stop in self.stops), initial=0)
         for stop, begin in zip(self.stops, begins, strict=False):
@@ -179,22 +174,23 @@ class Lesson:
                 continue
             if stop.part in parts:
                 said += [f"## {stop.part}", parts.pop(stop.part)]
+            head = f"## {clock} {about['title']} ({stop.minutes} min)"
+            if stop.part:
+                head = f"#{head}\n\nIn `{stop.notebook}`."
             said += [
-                f"{'###' if stop.part else '##'} {clock} {about['title']} ({stop.minutes} min)",
-                stop.part and f"In `{stop.notebook}`.",
+                head,
                 *(step.text() for step in stop.steps),
                 about["takeaway"] and f"Takeaway: {about['takeaway']}",
             ]
-        said += [
-            "## Homework" if self.homework else "",
-            "\n".join(
-                f"- `{stop.notebook}`, {stop.title} ({stop.minutes} min)"
-                + "".join(f" · {name}" for name in stop.as_dict()["asks"] + stop.as_dict()["writes"])
-                for stop in self.homework
-            ),
-            "## Where it leads" if self.leads_to else "",
-            "\n".join(f"- `{name}`: {taken}" for name, taken in self.leads_to.items()),
-        ]
+        if self.homework:
+            lines = []
+            for stop in self.homework:
+                about = stop.as_dict()
+                names = "".join(f" · {name}" for name in about["asks"] + about["writes"])
+                lines.append(f"- `{stop.notebook}`, {stop.title} ({stop.minutes} min){names}")
+            said += ["## Homework", "\n".join(lines)]
+        if self.leads_to:
+            said += ["## Where it leads", _others(self.leads_to)]
         return "\n\n".join(filter(None, said))
 
     def slides(self) -> str:
@@ -203,7 +199,8 @@ class Lesson:
         for stop in self.stops:
             if not stop.notebook:
                 lines = "".join(f"<li>{escape(line)}</li>" for line in stop.slide)
-                slides += [f"<h2>{escape(stop.part)}</h2>\n<ul>{lines}</ul>"] if lines else []
+                if lines:
+                    slides.append(f"<h2>{escape(stop.part)}</h2>\n<ul>{lines}</ul>")
                 continue
             head = (
                 f'<p class="part">{escape(stop.part)}</p>\n'
@@ -214,7 +211,7 @@ class Lesson:
                 said = step.as_dict()
                 words = escape(step.words)
                 png = escape(step.png)
-                image = f'<img src="data:image/png;base64,{png}" alt="{words}">' if png else ""
+                image = png and f'<img src="data:image/png;base64,{png}" alt="{words}">'
                 at = f'<p class="at">{escape(stop.notebook)} [{step.cell}]</p>'
                 if step.item is None:
                     slides.append("\n".join([head, image or f"<pre>{words}</pre>", at]))
@@ -222,7 +219,10 @@ class Lesson:
                     choices = "".join(f"<li>{escape(choice)}</li>" for choice in said["choices"])
                     ask, truth, why = (escape(said[name]) for name in ("ask", "truth", "why"))
                     asked = f'<p class="ask">{ask}</p>\n<ul>{choices}</ul>'
-                    slides += [f"{slides.pop()}\n{asked}" if joins else f"{head}\n{asked}\n{at}"]
+                    if joins:
+                        slides[-1] += f"\n{asked}"
+                    else:
+                        slides.append(f"{head}\n{asked}\n{at}")
                     slides += [f'<p>{ask}</p>\n<p class="truth">{truth}</p>\n<p>{why}</p>\n{image}']
                 joins = step.item is None
         return Template((_FOLDER / "slides.html").read_text(encoding="utf-8")).substitute(
@@ -243,6 +243,11 @@ class Lesson:
             except OSError as problem:
                 raise LlamaparError(f"{path} cannot be written: {problem.strerror}") from None
         return [f"{path}: {self.title} ({self.minutes} min)" for path, _ in made]
+
+
+def _others(notebooks: dict[str, str]) -> str:
+    """Other notebooks, each with what is taken along, as a list."""
+    return "\n".join(f"- `{name}`: {taken}" for name, taken in notebooks.items())
 
 
 def require_new(*paths: str) -> None:

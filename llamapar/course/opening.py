@@ -35,11 +35,9 @@ class CourseCopy:
 
     def text(self, width: int | None = None) -> str:
         """What was done, in a sentence or two."""
-        lines = [
-            f"{self.folder}: {len(self.copied)} files copied"
-            if self.copied
-            else f"{self.folder}: all files are there"
-        ]
+        lines = [f"{self.folder}: all files are there"]
+        if self.copied:
+            lines = [f"{self.folder}: {len(self.copied)} files copied"]
         if self.kept:
             lines.append(
                 f"    kept as they are, because they differ from this version's: {', '.join(self.kept)}"
@@ -65,10 +63,10 @@ def course_copy(folder: str) -> CourseCopy:
         for inner in sorted({*folders, Path(STATE)}):
             _standing(target / inner, stat.S_ISDIR, "a folder")
         for file, content in stored.items():
-            same = _is_there(target / file, content)
-            if same is None:
+            entry = _standing(target / file, stat.S_ISREG, "a regular file")
+            if entry is None:
                 missing.append(file)
-            elif not same:
+            elif entry.st_size != len(content) or (target / file).read_bytes() != content:
                 kept.append(file.as_posix())
         for file in missing:
             (target / file).parent.mkdir(parents=True, exist_ok=True)
@@ -89,14 +87,6 @@ def _standing(place: Path, is_kind: Callable[[int], bool], kind: str) -> os.stat
     if not is_kind(entry.st_mode):
         raise OSError(f"{place} is not {kind}; the course follows no link and opens no pipe or device")
     return entry
-
-
-def _is_there(place: Path, content: bytes) -> bool | None:
-    """Whether the file at a place has this content; None where there is no file."""
-    entry = _standing(place, stat.S_ISREG, "a regular file")
-    if entry is None:
-        return None
-    return entry.st_size == len(content) and place.read_bytes() == content
 
 
 def _written(place: Path, content: bytes) -> bool:

@@ -35,11 +35,11 @@ Entries = dict[str, dict[str, dict[str, Any]]]
 
 
 def file() -> Path | None:
-    """Where progress is kept; None where it is not."""
+    """Where progress is kept; None where it is not: beside no notebook it would only litter a folder."""
     named = os.environ.get("LLAMAPAR_PROGRESS", "")
-    if named == "off":
+    if named == "off" or not (named or any(FOLDER.glob("*.ipynb"))):
         return None
-    return Path(named) if named else FILE
+    return Path(named or FILE)
 
 
 def load_progress(path: Path) -> Entries:
@@ -57,13 +57,11 @@ def load_progress(path: Path) -> Entries:
         raise _unread(path, f"it does not begin as this course writes it, with {FORM!r}")
     entries = {kind: named for kind, named in found.items() if kind != "form"}
     for kind, named in entries.items():
-        if not isinstance(named, dict) or not all(map(_is_entry, named.values())):
+        if not isinstance(named, dict) or not all(
+            isinstance(one, dict) and one.get("right") in (True, False, None) for one in named.values()
+        ):
             raise _unread(path, f"its {kind} are not as this course writes them")
     return entries
-
-
-def _is_entry(value: object) -> bool:
-    return isinstance(value, dict) and value.get("right") in (True, False, None)
 
 
 def _unread(path: Path, why: str) -> LayoutError:

@@ -65,7 +65,7 @@ def _reduce_truth(given: list[Given]) -> list[Made]:
 
 
 def _reduce_on_rank_0(given: list[Given]) -> list[Made]:
-    return [(_reduce_truth(given)[0][0] if rank == 0 else given[rank][0],) for rank in RANKS]
+    return [_reduce_truth(given)[0], *given[1:]]
 
 
 def _reduce_neighbours(given: list[Given]) -> list[Made]:

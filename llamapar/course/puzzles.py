@@ -24,6 +24,7 @@ from llamapar.execution.cell_run import cell_on_ranks
 from llamapar.execution.module_reading import gap, largest
 from llamapar.execution.patterns import FIT, Axis, Pieces, pattern_of, place_in_words
 from llamapar.execution.result import Result
+from llamapar.records.tables import plural
 from llamapar.records.trace import some
 
 from .progress import keep
@@ -70,7 +71,9 @@ def puzzle(name: str, function: Callable[..., object]) -> None:
     Where ranks raise, the card of the shape debugger follows. Where numbers differ, it says in which pattern.
     """
     chosen = PUZZLES[one_of("puzzle", name, PUZZLES, lp.LlamaparError)]
-    if not is_written(function):
+    # A body of `...` does no more than return None.
+    steps = [step for step in dis.get_instructions(function) if step.opname not in ("RESUME", "NOP", "CACHE")]
+    if len(steps) <= 2 and steps[0].argval is None:
         print("not answered yet")
         return
     wrong, hint, card = fault_in(chosen, function)
@@ -86,12 +89,6 @@ def puzzle(name: str, function: Callable[..., object]) -> None:
         print(f"hint: {hint}")
     if card is not None:
         display(card)
-
-
-def is_written(function: Callable[..., object]) -> bool:
-    """Whether a function does more than return None, as a body of `...` does."""
-    steps = [step for step in dis.get_instructions(function) if step.opname not in ("RESUME", "NOP", "CACHE")]
-    return len(steps) > 2 or steps[0].argval is not None
 
 
 def fault_in(chosen: Puzzle, function: Callable[..., object]) -> tuple[str, str | None, Explanation | None]:
@@ -155,11 +152,15 @@ def _raised(
 
 def _form(chosen: Puzzle, rank: int, own: object, expected: Made) -> str:
     """Why a rank's answer cannot be compared; empty where it can."""
-    names = chosen.names[:1] if chosen.backward else chosen.names
+    names = chosen.names
+    if chosen.backward:
+        names = names[:1]
     if not isinstance(own, tuple):
         return f"what rank {rank} returns cannot be sent"
-    if len(own) not in (len(names), len(expected)):
-        return f"rank {rank} returns {len(own)} values, and should return {len(names)}: {', '.join(names)}"
+    many = sum(value is not None for value in own)
+    if many not in (len(names), len(expected)):
+        found = plural(many, "value")
+        return f"rank {rank} returns {found}, and should return {len(names)}: {', '.join(names)}"
     for name, t, right in zip(chosen.names, own, expected, strict=False):
         if not isinstance(t, Tensor):
             return f"{name} of rank {rank} is of type {type(t).__name__}, and a tensor is needed"
@@ -188,14 +189,18 @@ def _difference(chosen: Puzzle, own: Sequence[Made], expected: Sequence[Made]) -
         if t.ranks:
             off = {rank: gap(mine, right) for rank, (mine, right) in t.pairs.items()}
             worst = max(t.ranks, key=lambda rank: off[rank])
-            where = "every rank" if len(t.ranks) == WORLD else some(t.ranks)
+            where = some(t.ranks)
+            if len(t.ranks) == WORLD:
+                where = "every rank"
             by = f"on rank {worst} by {off[worst] / largest(t.whole):.2g} times its largest number"
             place = place_in_words(t).removeprefix(f"on {some(t.ranks)}").removeprefix(", ")
             if t.axes[0].unit == "rank" and t.whole.shape[0] > 1:  # The ranks are named already.
                 place = ""
             pattern = "; ".join(filter(None, [place, pattern_of(t, layout, {"ranks": WORLD})]))
             text = f"{name} differs on {where}; {by}"
-            return i, f"{text}\npattern: {pattern}" if pattern else text
+            if pattern:
+                text += f"\npattern: {pattern}"
+            return i, text
     return 0, ""
 
 

@@ -6,11 +6,10 @@ Every truth is computed by the library when the question is asked; the words sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from math import prod
 
 import llamapar as lp
-from llamapar.nodes.loading import Loading, wrapped_count
+from llamapar.nodes.loading import wrapped_count
 
 from .boxes import Item
 
@@ -18,14 +17,9 @@ _FACTORS = (128256, 16384, 4)
 """Of the embedding of 405B in float32: rows, columns, bytes."""
 
 
-@cache
-def _incident() -> Loading:
-    """The report: the first release, on four machines of 64 GiB."""
-    return lp.loading("llama3.1-405b-mp16", format="q40", nodes=4, memory_gib=64, seq_len=1024)
-
-
 def _root() -> Item:
-    incident = _incident()
+    # The report: the first release, on four machines of 64 GiB.
+    incident = lp.loading("llama3.1-405b-mp16", format="q40", nodes=4, memory_gib=64, seq_len=1024)
     root, worker = (node.total_bytes / 1e9 for node in incident.nodes[:2])
     return Item(
         "How many GB does the root need?",

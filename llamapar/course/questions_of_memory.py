@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llamapar as lp
-from llamapar.count import Memory
 from llamapar.count.in_flight import in_flight
 from llamapar.count.sizes import Sizes
 
@@ -17,11 +16,6 @@ from .boxes import Item
 _GIB = 2**30
 
 _PAPER = lp.Layout(tp=8, pp=16, dp=128)
-
-
-def _big() -> Memory:
-    """405B as in the notebook."""
-    return lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=2048, recompute="selective")
 
 
 def _one_gpu() -> Item:
@@ -121,7 +115,7 @@ def _saves_more() -> Item:
 
 
 def _fullest() -> Item:
-    big = _big()
+    big = lp.memory("llama3.1-405b", _PAPER, seq_len=8192, global_batch=2048, recompute="selective")
     first = big.stages[0]
     second = big.stages[1]
     return Item(

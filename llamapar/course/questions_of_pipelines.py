@@ -154,6 +154,10 @@ def _ends_last() -> Item:
             "Which order uses each message in the moment in which it is sent?",
             "Micro-batches in rounds of only pp leave a rank nothing else to do meanwhile.",
         ),
+        slips=(
+            ("all forward", "While a message travels, it works on other micro-batches: it waits for none."),
+            ("flexible", "Rounds of six leave a rank other micro-batches while a message travels."),
+        ),
         why="It waits for a message again and again, and the others work on other micro-batches.",
     )
 

@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,6 +37,8 @@ Ran = tuple[bool, str]
 
 MOST_RANKS = 16
 """Processes that a laptop can start."""
+
+_EXACT: dict[str, Any] = {"dtype": "float64", "device": "cpu", "backward": False}
 
 PATIENCE = 3.0
 """Seconds without progress after which two ranks that wait for each other are given up."""
@@ -84,35 +87,23 @@ def _attention(
     inputs = {"x": _random(MOST_RANKS, 8, narrow.dim), "wk": _random(narrow.kv_dim, narrow.dim) / 8}
     inputs |= {"wq": _random(narrow.dim, narrow.dim) / 8, "wo": _random(narrow.dim, narrow.dim) / 8}
     inputs |= {"wv": inputs["wk"] + 1}
-    one = run(
-        "attention",
-        narrow,
-        {"tp": 1},
-        seq_len=8,
-        global_batch=MOST_RANKS,
-        inputs=inputs,
-        dtype="float64",
-        backward=False,
-        device="cpu",
-    )
+    forward: dict[str, Any] = {"seq_len": 8, "global_batch": MOST_RANKS, "inputs": inputs, **_EXACT}
+    one = run("attention", narrow, {"tp": 1}, **forward)
     for name in ("wk", "wv"):
         heads = inputs[name].view(narrow.n_kv_heads, narrow.head_dim, narrow.dim)
         copies = wide.n_kv_heads // narrow.n_kv_heads
-        stored = heads.repeat(copies, 1, 1) if in_turn else heads.repeat_interleave(copies, 0)
+        stored = heads.repeat_interleave(copies, 0)
+        if in_turn:
+            stored = heads.repeat(copies, 1, 1)
         inputs[name] = stored.reshape(-1, narrow.dim)
     result = run(
         program,
         wide,
         Layout(tp=tp, dp=dp, sequence_parallel=False),
         engine="processes",
-        seq_len=8,
-        global_batch=MOST_RANKS,
-        inputs=inputs,
         kv_replication=copy,
-        dtype="float64",
-        backward=False,
         force=True,
-        device="cpu",
+        **forward,
     )
     return _of_ranks(result, lambda at: one.outputs[0]["out"].chunk(dp)[at.dp], "out")
 
@@ -136,17 +127,18 @@ def saved_embedding(order: str, divisible_by: int, tp: int) -> Ran:
         return False, f"{tp} ranks; a replay starts {MOST_RANKS} at most"
     narrow = model("llama3.1-70b").replace(dim=16, n_heads=16, head_dim=2, ffn_dim=48, n_layers=1)
     whole = torch.arange(narrow.vocab_size * 16, dtype=torch.float64).view(-1, 16)
+    program = gather_then_unpad
+    if order.startswith("un-pad"):
+        program = unpad_then_gather
     result = run(
-        unpad_then_gather if order.startswith("un-pad") else gather_then_unpad,
+        program,
         narrow,
         {"tp": tp},
         engine="processes",
         padding=Padding(divisible_by, per_tp=True),
         kv_replication=tp > narrow.n_kv_heads,
         inputs={"tok_embeddings": whole},
-        dtype="float64",
-        backward=False,
-        device="cpu",
+        **_EXACT,
     )
     return _of_ranks(result, lambda _: whole, "saved")
 

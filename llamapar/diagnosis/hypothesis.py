@@ -30,9 +30,7 @@ class Level(IntEnum):
     CERTAIN = 4
 
     def __str__(self) -> str:
-        shown = self
-        if self is Level.WEAK:
-            shown = Level.POSSIBLE
+        shown = Level.POSSIBLE if self is Level.WEAK else self
         return shown.name.lower()
 
 

@@ -184,9 +184,7 @@ class Reading:
             if any(start <= match.start() < end for start, end in named):
                 continue
             beside = _BESIDE.match(self.low, match.end())
-            number = None
-            if beside:
-                number = int(beside.group(1))
+            number = int(beside.group(1)) if beside else None
             concept = str(match.lastgroup)
             if concept == "dimension" and (number or 0) < 10:
                 number = None  # "dimension 0" is an index

@@ -133,9 +133,7 @@ def _vocabulary(it: DifferingSizes) -> Found:
         level = WEAK
         if sure:
             level = LIKELY
-        blame = None
-        if sure and not padded:
-            blame = False
+        blame = False if sure and not padded else None
         yield found("other: model_config", level, cause, numbers, parallel=blame, needs="vocab_size")
     else:
         yield from _shard_of_vocabulary(it, *shards)

@@ -63,9 +63,7 @@ class Effect:
             found.append(f"takes {self.time:.1f} x the time")
         elif self.time is not None and abs(self.time - 1) >= WORTH_SAYING:
             found.append(f"{abs(self.time - 1):.0%} {'slower' if self.time > 1 else 'less time'}")
-        if self.idle_gpus:
-            found.append(f"{plural(self.idle_gpus, 'GPU')} idle")
-        return found
+        return [*found, *([f"{plural(self.idle_gpus, 'GPU')} idle"] if self.idle_gpus else [])]
 
     @property
     def text(self) -> str:
@@ -83,9 +81,7 @@ class Effect:
 def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     """What the change from `old` to `new` gains and costs, as `memory` and `cost` count it."""
     # The judge may run other settings than a Job asks for, so both are compared as it would run them.
-    if judge is not None:
-        old = judge.runs(old)
-        new = judge.runs(new)
+    old, new = (old, new) if judge is None else (judge.runs(old), judge.runs(new))
     # Only GPUs that were there before count: a fix with more ranks leaves none of them idle.
     idle = max(0, (old.gpus or old.layout.world) - new.layout.world)
     if judge is not None and not judge.trains:  # `memory` and `cost` count training.
@@ -118,8 +114,7 @@ class Fix:
         """Name and new value of every field that differs, those of the layout first."""
         # A layout is listed by its fields, and the field "layout" itself, which differs too, is dropped.
         changed = dict(_differ(self.old.layout, self.job.layout)) | dict(_differ(self.old, self.job))
-        if "model" in changed:
-            changed["model"] = self.job.model.name
+        changed |= {"model": self.job.model.name} if "model" in changed else {}
         return tuple(pair for pair in changed.items() if pair[0] != "layout")
 
     @property

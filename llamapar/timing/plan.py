@@ -304,8 +304,7 @@ def searching(
     complete = cancel is None or not cancel()
     try:
         for judged, one in enumerate(_judged(every, asked, tight), 1):
-            if one is not None:
-                passing.append(one)
+            passing += [] if one is None else [one]
             many = len(passing) + len(tight)
             if progress is not None:
                 progress(judged, many)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from browser.lab import PROJECT, WIDGET, Lab, scratch_notebook
+from browser.lab import PROJECT, WIDGET, Lab, Notebook, scratch_notebook
+from llamapar.course.exercises import PREDICTIONS
 from llamapar.panels.page import A_PICTURE
 
 pytestmark = pytest.mark.browser
@@ -44,8 +46,29 @@ def soaked(path: Path) -> Any:
     return pytest.param(path, marks=marks, id=path.stem)
 
 
+ASKED = re.compile(r"""^ *(?:predict|check|ask)\("(.+?)"\)""", re.MULTILINE)
+HIDES = ":is(.jp-OutputArea-output, details > p)"
+IN_SIGHT = """() => [...document.querySelectorAll(".jp-Notebook .jp-Cell")].map((cell) =>
+    [...cell.querySelectorAll(".jp-OutputArea-output, details > :not(summary)")].some(
+        (one) => one.checkVisibility({ visibilityProperty: true })))"""
+"""Of each cell: whether an output is seen, or a text that was folded."""
+
+
+def folds(path: Path) -> dict[int, range]:
+    """Where each prediction stands → the cells that it folds, down to the next question or section."""
+    sources = ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+    ends = [n for n, source in enumerate(sources) if ASKED.search(source) or source.startswith("## ")]
+    return {
+        asks: range(asks + 1, end)
+        for asks, end in pairwise([*ends, len(sources)])
+        if ASKED.findall(sources[asks])[:1] and ASKED.findall(sources[asks])[0] in PREDICTIONS
+    }
+
+
 @pytest.mark.parametrize("path", [soaked(path) for path in NOTEBOOKS])
-def test_opening_and_running_any_notebook_leaves_its_file_as_it_was(lab: Lab, path: Path) -> None:
+def test_opening_running_and_answering_in_any_notebook_leaves_its_file_as_it_was(
+    lab: Lab, path: Path
+) -> None:
     with lab.open(path) as notebook:
         assert not notebook.modified
         assert notebook.save().read_bytes() == path.read_bytes()
@@ -67,10 +90,47 @@ def test_opening_and_running_any_notebook_leaves_its_file_as_it_was(lab: Lab, pa
                 assert " ".join((sentence.text_content() or "").split()) in " ".join(claim.split())
                 panels += 1
         assert panels, "each lesson has some"
+        answered_and_skipped(lab, notebook, path)
 
 
-@pytest.mark.soak
-def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_is_run(lab: Lab) -> None:
+def answered_and_skipped(lab: Lab, notebook: Notebook, path: Path) -> None:
+    """Nothing behind a question is seen until a wrong answer or a click, and the file is as it was."""
+    questions = {asks: behind for asks, behind in folds(path).items() if behind}
+    seen = notebook.page.evaluate(IN_SIGHT)
+    assert [n for behind in questions.values() for n in behind if seen[n]] == []
+    if len(questions) < 2:
+        return
+    *rest, skipped = questions
+    notebook.cell(skipped).get_by_role("button", name="skip").click()
+    answered = next(n for n in rest if notebook.standing(n).locator(":is(.lp-choice, .lp-typed)").count())
+    box = notebook.cell(answered).locator(".lp-quiz")
+    item = PREDICTIONS[ASKED.findall(notebook.cells()[answered])[0]]()
+    if item.kind == "choice":
+        wrong = next(n for n, (value, *_) in enumerate(item.choices) if value != item.truth)
+        box.locator(".lp-choice").nth(wrong).click()
+    else:
+        sevens = [7] * len(item.answer) if isinstance(item.answer, list) else [7]
+        box.locator(".lp-typed").fill(", ".join(map(str, sevens)))
+        box.get_by_role("button", name="check").click()
+    expect(box.locator(".lp-verdict")).to_contain_text("Not quite")
+    for n in (*questions[answered], *questions[skipped]):
+        unfolded = notebook.standing(n).locator(HIDES)
+        if unfolded.count():
+            expect(unfolded.first).to_be_visible()
+    seen = notebook.page.evaluate(IN_SIGHT)
+    others = questions.keys() - {answered, skipped}
+    assert [n for asks in others for n in questions[asks] if seen[n]] == []
+    assert notebook.save().read_bytes() == path.read_bytes()
+    with lab.open(notebook.file) as again:  # as stored: what says an answer is folded for all
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        for n in (n for behind in questions.values() for n in behind):
+            if cells[n]["cell_type"] == "markdown" or "collapsed" in cells[n]["metadata"]:
+                expect(again.cell(n).locator(HIDES).first).not_to_be_visible()
+
+
+def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_is_run(
+    lab: Lab, soak: bool
+) -> None:
     committed = START.read_bytes()
     with lab.open(START) as notebook:
         assert not notebook.modified  # by being opened
@@ -91,6 +151,8 @@ def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_i
         assert notebook.save().read_bytes() == committed
         assert not notebook.modified
 
+        if not soak:
+            return
         # Saved in the middle of a run, when JupyterLab has cleared the cells that wait.
         notebook.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
         assert [] in outputs_in(notebook.save())[-5:]

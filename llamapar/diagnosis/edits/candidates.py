@@ -206,9 +206,7 @@ class Candidates:
 
     def _size(self, text: str, nodes: list[ast.expr], n: int) -> None:
         """A size of which a rank has its part: n_heads // tp."""
-        name = text
-        if isinstance(nodes[0], ast.Constant):
-            name = ""
+        name = "" if isinstance(nodes[0], ast.Constant) else text
         if named_degree(nodes[0]) or (self.far >= 1 and not name):
             return
         for degree in self.degrees:
@@ -223,9 +221,7 @@ class Candidates:
             cost += COST[SIZE] if name else COST[SIZE] + 2
             new = f"{text} // {degree.text}"
             run = f"{text} // _deg_"
-            sizes = text
-            if n and name:
-                sizes = f"{text} = {n}"
+            sizes = f"{text} = {n}" if n and name else text
             part = n // degree.n or "its part"
             note = f"{sizes} is all of them, and this rank has {part} ({_is(degree)})"
             self._add(nodes, text, new, SIZE, degree, cost, run, meant, note)
@@ -291,9 +287,7 @@ class Candidates:
         for number, added in enumerate(forms if len(shape) > 1 else forms[::2]):
             self._slip(nodes, text, text + added, number / 4)
         # Beside a part that lacks its last token, the other part lacks its first.
-        shifts = []
-        if len(shape) > 1:
-            shifts = ["[:, 1:]", "[:, :-1]"]
+        shifts = ["[:, 1:]", "[:, :-1]"] if len(shape) > 1 else []
         if shape:
             shifts += ["[1:]", "[:-1]"]
         for shift in shifts:

@@ -142,9 +142,7 @@ class _Words:
                 rivals=rivals, next=more,
             )  # fmt: skip
         best = chosen[0]
-        level = Level.POSSIBLE
-        if best.state == PROVED:
-            level = Level.CERTAIN
+        level = Level.CERTAIN if best.state == PROVED else Level.POSSIBLE
         if best.state != PROVED and best.meant and len(chosen) == 1:
             level = Level.LIKELY
         what = self._sentence(chosen, verdict)
@@ -221,9 +219,7 @@ class _Words:
             words = f"runs past this line, then {printable(answer.why)[:120]}"
         elif answer.stop:
             words = f"runs up to {answer.stop}"
-        why = ""
-        if answer.state in (RUNS, BIASED):
-            why = answer.why
+        why = answer.why if answer.state in (RUNS, BIASED) else ""
         if not why:
             why = self.search.one_process or "the line rests on no degree that could be set to 1"
         if self.search.shapes_only:
@@ -280,9 +276,7 @@ def with_edits(source: str, edits: Iterable[Edit]) -> str:
         safe = [*lines]
         plain[first - 1] = line[:begin] + new.encode() + line[end:]
         safe[first - 1] = line[:begin] + f"({new})".encode() + line[end:]
-        lines = safe
-        if _same(plain, safe):
-            lines = plain
+        lines = plain if _same(plain, safe) else safe
     return b"".join(lines).decode()
 
 
