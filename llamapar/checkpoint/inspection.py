@@ -162,7 +162,10 @@ def _alike(checkpoint: Checkpoint) -> list[list[object]]:
 def _spans(numbers: Iterable[int]) -> str:
     """0, 1, 2, 5 as "0–2, 5"."""
     runs = in_runs(range(n, n + 1) for n in sorted(numbers))
-    return ", ".join(span(run) for run in runs[:6]) + (", …" if len(runs) > 6 else "")
+    shown = [span(run) for run in runs[:6]]
+    if len(runs) > 6:
+        shown.append("…")
+    return ", ".join(shown)
 
 
 # -- findings ----------------------------------------------------------------------------------------
@@ -194,7 +197,10 @@ def _findings(found: Placement) -> Iterator[str]:
             by_layer.append((layer, odd))
     yield from _layers(by_layer, model.n_layers)
     for odd, *alike in list(groups.values())[:MAX_KINDS]:
-        yield f"{odd}{f' (and {len(alike)} alike)' if alike else ''}{reason(odd, sharding)}"
+        more = ""
+        if alike:
+            more = f" (and {len(alike)} alike)"
+        yield f"{odd}{more}{reason(odd, sharding)}"
     if len(groups) > MAX_KINDS:
         yield f"{len(groups) - MAX_KINDS:,} more kinds of tensors do not agree with the model"
 

@@ -46,7 +46,9 @@ class Verification(Record):
         if n:
             state = f"has {plural(n, 'fault')}"
         rows: list[list[object]] = [[what, f"{n:,}", f"{size:,}"] for what, n, size in self.checks]
-        lines = [*self.problems[:SHOWN], *([f"… and {n - SHOWN} more"] if n > SHOWN else [])]
+        lines = [*self.problems[:SHOWN]]
+        if n > SHOWN:
+            lines.append(f"… and {n - SHOWN} more")
         return f"{self.path.name} {state}", ["compared", "count", "bytes"], rows, "\n".join(lines)
 
 

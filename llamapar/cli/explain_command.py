@@ -127,7 +127,7 @@ def decoded_lines(pieces: Iterable[bytes]) -> Iterator[str]:
         head += piece
     text = codecs.getincrementaldecoder(encoding(head))("replace")
     decoder = io.IncrementalNewlineDecoder(text, translate=True)
-    for piece in chain([head] if head else [], pieces, [b""]):
+    for piece in chain([head], pieces, [b""]):
         *ended, rest = (rest + decoder.decode(piece, final=not piece)).split("\n")
         for line in ended:
             yield f"{line}\n"

@@ -30,8 +30,9 @@ def _answer(given: Given) -> CommandAnswer:
         "parameters_active": model.active_params,
         "parameters_per_layer": model.layer_params,
         "parameters_embedding": model.vocab_size * model.dim,
-        **({"inventory": tensors} if tensors else {}),
     }
+    if tensors:
+        data["inventory"] = tensors
     return CommandAnswer(True, lambda: "\n".join([_text(model, dims), *map(as_text, tables)]), lambda: data)
 
 

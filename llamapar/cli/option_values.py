@@ -33,7 +33,8 @@ def option_value(name: str, text: str) -> object:
 def _count(name: str, text: str) -> int | float:
     """A number; if a short form is ambiguous, stderr says how it was read."""
     value, note = parse_number(name, text)
-    write_line(sys.stderr, f"llamapar: {note}" if note else "")
+    if note:
+        write_line(sys.stderr, f"llamapar: {note}")
     return value
 
 
@@ -63,9 +64,8 @@ def _layer_split(text: str) -> str:
 def _gpu(text: str) -> Gpu:
     """A GPU; stderr says which one a short name stands for."""
     found = hardware(text)
-    write_line(
-        sys.stderr, f"llamapar: --gpu {text} is {found.name}" if found.text == found.name != text else ""
-    )
+    if found.text == found.name != text:
+        write_line(sys.stderr, f"llamapar: --gpu {text} is {found.name}")
     return found
 
 

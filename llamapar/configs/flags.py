@@ -111,7 +111,14 @@ def script_flags(script: Script, name: str, *marks: str) -> Flags | None:
     If there is none (a sourced file, a command that is built but not seen to run), those in every variable
     that contains flags.
     """
-    read = [_behind_a_comment(flags_of(words, name)) for words in script.started]
+    read = []
+    for words in script.started:
+        flags = flags_of(words, name)
+        if flags.words[0].text.startswith("--"):
+            # A comment between continued lines ends the command, so these are no command's.
+            cut = (replace(entry, value=f"${entry.value}, behind a comment") for entry in flags.entries)
+            flags = replace(flags, entries=tuple(cut))
+        read.append(flags)
     if any(flags.get(*marks) for flags in read):
         found = [flags for flags in read if flags.get(*marks) or flags.words[0].text.startswith("--")]
         return as_one(found)
@@ -119,14 +126,6 @@ def script_flags(script: Script, name: str, *marks: str) -> Flags | None:
     if any(flags.get(*marks) for flags in read):
         return as_one(flags for flags in read if any(entry.path.startswith("--") for entry in flags.entries))
     return None
-
-
-def _behind_a_comment(flags: Flags) -> Flags:
-    """The arguments, unknown if they are no command's: a comment between continued lines ends the command."""
-    if not flags.words[0].text.startswith("--"):
-        return flags
-    cut = (replace(entry, value=f"${entry.value}, behind a comment") for entry in flags.entries)
-    return replace(flags, entries=tuple(cut))
 
 
 _PROGRAM = re.compile(

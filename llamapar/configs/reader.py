@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from llamapar.describe.arguments import checked_options
-from llamapar.describe.configfile import Values
 from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.errors import LlamaparError, encoding, one_of, printable, shown, whole
@@ -162,7 +161,27 @@ def _settings_of(files: Files, known: Mapping[str, object]) -> Settings:
             unresolved.append(flags.unresolved.text)
     _take_known(draft, known)
     settle(draft)
-    return _settled(row, draft, tuple(dict.fromkeys([*(entry.path for _, entry in unread), *unresolved])))
+    sections = {name: section_of(name) for name in draft.facts}
+    model, layout, job = (
+        {name: fact.value for name, fact in draft.facts.items() if sections[name] == section}
+        for section in (MODEL, LAYOUT, JOB)
+    )
+    return Settings(
+        row["title"],
+        row.get("framework"),
+        model,
+        layout,
+        job,
+        {f"{sections[name]}.{name}": str(fact.origin) for name, fact in draft.facts.items()},
+        dict(draft.unknown),
+        tuple(draft.not_covered),
+        tuple(draft.ignored),
+        tuple(draft.notes),
+        tuple(draft.contradictions),
+        draft.covered,
+        tuple(dict.fromkeys([*(entry.path for _, entry in unread), *unresolved])),
+        before=draft.before,
+    )
 
 
 def _take_known(draft: Draft, known: Mapping[str, object]) -> None:
@@ -196,27 +215,3 @@ def _take_dim(draft: Draft, name: str, config: ModelConfig) -> None:
     elif name in DIMS and old.value != new:
         why = f"{old.origin} against {config.name}"
         draft.contradictions.append(Contradiction(name, (old.value, new), why))
-
-
-def _settled(row: Values, draft: Draft, unread: tuple[str, ...]) -> Settings:
-    sections = {name: section_of(name) for name in draft.facts}
-    model, layout, job = (
-        {name: fact.value for name, fact in draft.facts.items() if sections[name] == section}
-        for section in (MODEL, LAYOUT, JOB)
-    )
-    return Settings(
-        row["title"],
-        row.get("framework"),
-        model,
-        layout,
-        job,
-        {f"{sections[name]}.{name}": str(fact.origin) for name, fact in draft.facts.items()},
-        dict(draft.unknown),
-        tuple(draft.not_covered),
-        tuple(draft.ignored),
-        tuple(draft.notes),
-        tuple(draft.contradictions),
-        draft.covered,
-        unread,
-        before=draft.before,
-    )

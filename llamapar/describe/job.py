@@ -200,12 +200,14 @@ class Job(Fields, word="job field"):
         lay = self.layout
         own = vars(m) | vars(lay) | vars(self)
         named = {"model": m.name, "unjudged": m.unjudged}
-        return own | named | self._of_ranks() | self._of_batch() | self._of_shards(padding)
+        return own | named | self._of_layout() | self._of_shards(padding)
 
-    def _of_ranks(self) -> dict[str, object]:
-        """The numbers of ranks, GPUs, stages and layers."""
+    def _of_layout(self) -> dict[str, object]:
+        """The numbers of ranks, GPUs, stages and layers, and of tokens, sequences and micro-batches."""
         lay = self.layout
         layers = self.model.n_layers
+        seq = self.seq_len or self.model.max_seq_len
+        batch = self.micro_batch_size
         there = f"there are {self.gpus} GPUs"
         if self.gpus == 1:
             there = "there is 1 GPU"
@@ -225,14 +227,6 @@ class Job(Fields, word="job field"):
             "effective_layers": layers + 2,
             "effective_per_rank": (layers + 2) // lay.pp,
             "rounds": max(1, (self.n_micro_batches or 1) // lay.pp),
-        }
-
-    def _of_batch(self) -> dict[str, object]:
-        """The numbers of tokens, sequences and micro-batches."""
-        lay = self.layout
-        seq = self.seq_len or self.model.max_seq_len
-        batch = self.micro_batch_size
-        return {
             "cp2": 2 * lay.cp,
             "seq_len": seq,
             "seq_local": seq // lay.cp,

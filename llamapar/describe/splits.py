@@ -85,7 +85,7 @@ class Padding:
     def __str__(self) -> str:
         if self == NO_PADDING:
             return "no padding"
-        return f"multiple of {self.multiple}{'·tp' if self.per_tp else ''}"
+        return f"multiple of {self.text.replace('*', '·')}"
 
 
 NO_PADDING = Padding()

@@ -113,7 +113,9 @@ class Settings(Record):
 
     def _table(self) -> tuple[str, list[str], list[list[object]], str]:
         ends = [f"{word} {end}" for word in ("since", "before") if (end := getattr(self, word))]
-        rows: list[list[object]] = [["version", " ".join(ends), "by its form"]] if ends else []
+        rows: list[list[object]] = []
+        if ends:
+            rows.append(["version", " ".join(ends), "by its form"])
         for section, held in ((MODEL, self.model), (LAYOUT, self.layout), (JOB, self.job)):
             for name, value in held.items():
                 rows.append([name, printable(str(value)), printable(self.sources[f"{section}.{name}"])])

@@ -177,7 +177,9 @@ def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> 
 
 def _waits(one: Waiting, hang: Hang, layout: Layout | None) -> str:
     """Who waits in a call, and for whom, in words."""
-    call = f"{one.op} #{one.number}" + (f", {one.shape}" if one.shape else "")
+    call = f"{one.op} #{one.number}"
+    if one.shape:
+        call += f", {one.shape}"
     waits = f"{named_ranks(one.ranks)} wait{'' if len(one.ranks) > 1 else 's'}"
     if not one.behind:
         return f"{one.where}: {waits} in {call}"
