@@ -31,7 +31,7 @@ lab: $(VENV)/.lab-installed
 	$(PY) jupyter/start.py notebooks/00_start_here.ipynb $(LAB_ARGS)
 
 test: lint
-	$(PYTEST) --dist loadfile --no-loadscope-reorder --nbval --nbval-current-env --nbval-cell-timeout 120 tests notebooks
+	$(PYTEST) --dist loadfile --no-loadscope-reorder --nbval --nbval-kernel-name warm --nbval-cell-timeout 120 tests notebooks
 
 lint: $(VENV)/.test-installed
 	$(PY) -m ruff check .

@@ -18,6 +18,7 @@ A test that only makes sense at full length is marked `soak`. What takes too lon
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -30,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import warm_kernel
 
 try:
     import hypothesis
@@ -52,6 +55,15 @@ LONGEST = (
     "test_pool.py",
     "test_interrupts.py",
     "test_texts.py",
+    "test_modules.py",
+    "test_step.py",
+    "test_programs.py",
+    "test_boxes.py",
+    "test_watch.py",
+    "test_watch_cases.py",
+    "test_wheel.py",
+    "test_witnesses.py",
+    "test_zero.py",
 )
 """Folders and files that begin first, so that no process is left alone with one of them at the end."""
 
@@ -91,13 +103,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if hypothesis:
         _set_profiles(config)
 
+    # A process of tests is one of several: in each, and in what it starts, torch computes on one core.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+    # Most of what there is, tests and torch's modules, stays to the end: look for garbage less often.
+    gc.set_threshold(700, 10, 100)
+
     # Kernels that tests start know the project's Jupyter settings, not those of whoever runs them.
     state = Path(tempfile.mkdtemp(prefix="llamapar-tests-"))
     config.add_cleanup(lambda: shutil.rmtree(state, ignore_errors=True))
     environment = runpy.run_path(str(PROJECT / "jupyter" / "start.py"))["environment"](state)
     for name in set(os.environ) - set(environment):
         del os.environ[name]
-    os.environ.update(environment)
+    os.environ.update(environment, JUPYTER_PATH=str(state))
+    warm = state / "kernels" / "warm"
+    warm.mkdir(parents=True)
+    (warm / "kernel.json").write_text(warm_kernel.spec(state))
 
 
 def _set_profiles(config: pytest.Config) -> None:

@@ -41,7 +41,7 @@ CORE: dict[str, frozenset[str]] = {
 OPTIONAL_ROOMS: dict[str, frozenset[str]] = {
     "checkpoint": frozenset({"torch", "numpy", "safetensors"}),
     "configs": frozenset({"yaml"}),
-    "hangs": frozenset({"torch"}),
+    "hangs": frozenset(),
     "course": frozenset({"torch", "IPython"}),
 }
 ROOMS = CORE | OPTIONAL_ROOMS

@@ -15,7 +15,6 @@ import llamapar as lp
 from llamapar.describe.hardware import HARDWARE, hardware
 from llamapar.timing.cost import Cost
 from llamapar.timing.layer import Conditions, layer
-from llamapar.timing.rings import Ring
 from llamapar.timing.step import rings_of
 
 PAPER = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
@@ -116,13 +115,6 @@ def test_zero_moves_what_its_paper_says():
     assert term.inputs["gather"] == pytest.approx(2 * model.n_params * 63 / 64 / rate)
 
 
-def test_the_nics_of_a_machine_carry_a_ring_side_by_side():
-    gpu = HARDWARE["h100-80gb"]
-    assert Ring.of(gpu, 8, 2) == Ring(8, 4)
-    assert Ring(8, 4).rate(gpu) == pytest.approx(4 * 50e9 * 0.95)
-    assert Ring(16, 1).rate(gpu) == pytest.approx(50e9 * 0.95)
-
-
 # -- what the paper argues -------------------------------------------------------------------------
 
 
@@ -177,26 +169,6 @@ def test_document_masks_make_attention_uneven():
         assert one.changed(imbalance=1.0) == whole
 
 
-def test_the_papers_arguments_come_with_their_numbers():
-    told = {row.about: row.says for row in lp.reasons(paper()).rows}
-    assert "TP, CP and PP together must be at least 8" in told["batch"]
-    assert "(pp - 1)/(v·m) is 11.7%" in told["bubble"]
-    assert "8,192 FLOPs a byte, and a GPU makes 19,788" in told["ZeRO 3"]
-    assert list(told) == ["batch", "order of axes", "half the TP", "bubble", "ZeRO 3"]
-    long = STEP | {"seq_len": 131072, "global_batch": 128}
-    found = lp.cost("llama3.1-405b", PAPER.replace(cp=16, dp=8), **long)
-    assert lp.reasons(found).rows[-1].about == "document masks"
-    assert not lp.reasons(lp.cost("llama3-8b", lp.Layout(), seq_len=8192, global_batch=8)).rows
-
-
-def test_the_command_explains(run):
-    words = "cost llama3-8b --tp 2 --dp 4 --seq-len 8192 --global-batch 4 --explain"
-    status, out, _ = run(words)
-    assert status == 0
-    assert json.loads(run(f"{words} --json")[1])["step_seconds"] > 0
-    assert "TP 1, with twice the groups and twice the batch, would bring" in " ".join(out.split())
-
-
 # -- hardware --------------------------------------------------------------------------------------
 
 
@@ -210,23 +182,6 @@ def test_every_gpu_is_told_with_its_source():
     less_power = hardware("h100-96gb")  # of which it leaves what was published
     assert less_power.throttle == pytest.approx(5 / 7)
     assert less_power.bfloat16 * less_power.capped == pytest.approx(800e12, rel=1e-3)
-
-
-def test_bad_hardware_is_told_by_field():
-    for bad in (0, -1, math.nan, math.inf, True, "fast", 1e30):
-        told = r"^hbm_rate=.*: hbm_rate must be a number over 0"
-        with pytest.raises(lp.LlamaparError, match=told) as refusal:
-            hardware({"hbm_rate": bad})
-        assert (refusal.value.field, refusal.value.choose) == ("hbm_rate", ("hbm_rate=3.35e+12",))
-
-
-def test_short_names_are_the_usual_variant(run):
-    usual = {"h100": "h100-80gb", "A100 80GB": "a100-80gb", "RTX_4090": "rtx-4090", "b200": "b200-180gb"}
-    usual |= {"gb300": "gb300-nvl72", "mi355x": "mi355x"}
-    for name, found in usual.items():
-        assert hardware(name) is HARDWARE[found]
-    said = run("cost --model tiny --seq-len 128 --gpu 'A100 80GB'")
-    assert (said[0], said[2]) == (0, "llamapar: --gpu A100 80GB is a100-80gb\n")
 
 
 def test_a_gpu_of_ones_own_is_the_same_data_everywhere(tmp_path, run):

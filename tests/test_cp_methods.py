@@ -3,47 +3,11 @@
 import pytest
 
 import llamapar as lp
-from llamapar.describe.cp_methods import CpMethod, method_named, of_comm_type
 from llamapar.describe.hardware import hardware
 from llamapar.timing.layer import Conditions, layer
 from llamapar.timing.rings import HOP, NET_HOP, START
 
 B8 = lp.model("llama3-8b")
-
-
-@pytest.mark.parametrize(
-    ("said", "name", "heads", "ring"),
-    [
-        ("all_gather", "all_gather", 1, 1),
-        ("allgather", "all_gather", 1, 1),
-        ("ring", "ring", 1, 8),
-        ("p2p", "ring", 1, 8),
-        ("ulysses", "ulysses", 8, 1),
-        ("a2a", "ulysses", 8, 1),
-        ("ulysses:2", "ulysses:2", 2, 4),
-        ("a2a+p2p:4", "ulysses:4", 4, 2),
-        ("ulysses:16", "ulysses:16", 8, 1),
-    ],
-)
-def test_a_method_by_each_of_its_names(said, name, heads, ring):
-    found = CpMethod.of(said, 8)
-    assert method_named(said) == name
-    assert (found.heads, found.ring, found.gathers) == (heads, ring, name == "all_gather")
-
-
-@pytest.mark.parametrize("said", ["ulisses", "ulysses:0", "ulysses:x", "ring:2", "", 4, None, ["ring"]])
-def test_what_is_no_method_is_refused(said):
-    with pytest.raises(lp.LayoutError, match=r"is not known\n  why  known are all_gather, ring, ulysses"):
-        method_named(said)
-    assert of_comm_type(said, None) is None
-
-
-def test_a_fix_keeps_the_gpus_and_passes():
-    report = lp.check(B8, tp=4, cp=16, cp_method="a2a", gpus=64, seq_len=131072, framework="megatron-lm")
-    assert [dict(fix.changes).get("cp_method") for fix in report.fixes] == ["ulysses:2", "ring", None]
-    for fix in report.fixes:
-        assert fix.layout.world == 64
-        assert not fix.job.untradable(False)
 
 
 @pytest.mark.parametrize("method", ["ulysses", "ulysses:4", "ring"])
@@ -55,50 +19,6 @@ def test_fixes_are_found_at_the_size_of_the_papers_run(method):
     for fix in memory.fixes:
         assert fix.layout.world == 16384
         assert not fix.job.untradable(False)
-
-
-SCRIPT = (
-    "torchrun --nproc-per-node 8 --nnodes 8 pretrain_gpt.py --tensor-model-parallel-size 4 "
-    "--context-parallel-size 16 --num-layers 32 --hidden-size 4096 --num-attention-heads 32 "
-    "--group-query-attention --num-query-groups 8 --ffn-hidden-size 14336 --seq-length 8192 "
-    "--max-position-embeddings 8192 --micro-batch-size 1 --global-batch-size 4 --swiglu --bf16 "
-    "--vocab-size 128256 --tokenizer-type NullTokenizer --normalization RMSNorm "
-    "--position-embedding-type rope --untie-embeddings-and-output-weights --sequence-parallel "
-)
-
-
-@pytest.mark.parametrize(
-    ("words", "method", "errors"),
-    [
-        ("", None, []),
-        ("--cp-comm-type p2p", "ring", []),
-        ("--cp-comm-type a2a", "ulysses", ["LP206"]),
-        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 8", "ulysses:2", []),
-        ("--cp-comm-type a2a+p2p", "a2a+p2p", ["LP206"]),
-        ("--cp-comm-type a2b", None, []),
-    ],
-)
-def test_megatrons_arguments(tmp_path, words, method, errors):
-    script = tmp_path / "train.sh"
-    script.write_text(SCRIPT + words)
-    settings = lp.read_settings(script)
-    assert settings.job.get("cp_method") == method
-    assert ("cp_method" in settings.unknown) == ("a2b" in words)
-    assert [finding.code for finding in lp.check(settings).errors] == errors
-
-
-TRANSFORMER_ENGINE = (
-    "AssertionError: cp_comm_type='a2a' requires num_heads % cp_size == 0 for Q, K, V. Found "
-    "num_heads_q = 8, num_heads_kv = 2, cp_size = 16."
-)
-DEEPSPEED = "ValueError: Attention head count 12 is not divisible by SP size 8"
-
-
-@pytest.mark.parametrize("text", [TRANSFORMER_ENGINE, DEEPSPEED])
-def test_the_errors_of_others_are_explained_by_what_cuts_heads_over_cp(text):
-    told = lp.explain(text)
-    assert (told.verdict, told.best.category) == ("sharding", "heads_not_divisible")
-    assert any('cp_method="ring"' in str(fix) for fix in told.best.fixes)
 
 
 # -- time --------------------------------------------------------------------------------------------

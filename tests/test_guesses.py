@@ -13,7 +13,7 @@ import torch
 import llamapar as lp
 from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
-from llamapar.course.guesses import as_guess, read_choice, read_layout, singular
+from llamapar.course.guesses import as_guess, singular
 from llamapar.course.questions import QUESTIONS, Quiz
 from test_boxes import item_of, misses, right
 from wire import receive
@@ -161,27 +161,3 @@ def test_what_cannot_be_read_costs_nothing(kind, name, seed, progress_file, caps
             assert panel.payload == before, "no hint is taken, and no answer is shown"
     assert not progress_file.exists()
     capsys.readouterr()
-
-
-def test_a_label_is_read_whatever_joins_its_words_and_no_part_of_it():
-    choices = (("tp", "TP", ""), ("both", "TP and PP", ""), ("high", "too high", ""))
-    assert [read_choice(text, choices) for text in ("tp", "Too-high", "tp and pp")] == ["tp", "high", "both"]
-    for text in ("PP", "too", ""):
-        with pytest.raises(lp.LlamaparError, match="TP, or TP and PP, or too high"):
-            read_choice(text, choices)
-
-
-@pytest.mark.parametrize(
-    "degrees", [{"tp": 8, "dp": 2}, {"dp": 16, "zero": 3}, {"pp": 4, "virtual_stages": 2}]
-)
-def test_a_layout_is_said_as_it_is_read(degrees):
-    """A reader who is shown the answer can type it."""
-    assert read_layout(as_guess(lp.Layout(**degrees))) == lp.Layout(**degrees)
-
-
-@pytest.mark.parametrize("text", ["tp=8; import os", "tp=8 tp=4", "tp", "tp=-8", "tp=8 dp", 8, ["tp"], None])
-def test_what_is_no_layout_is_refused(text):
-    with pytest.raises(
-        lp.LlamaparError, match="is not a layout\n  why  nothing was kept\n  try  tp=8 pp=2 dp=4"
-    ):
-        read_layout(text)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from inputs import BAD_COUNTS, Hostile, jobs, layouts
+from inputs import BAD_COUNTS, jobs, layouts
 from llamapar.describe.job import _COUNTS
 from llamapar.describe.layout import AXES
 
@@ -35,46 +35,6 @@ def test_every_count_refuses_what_is_none(field):
         assert f"{field} must be a whole number from 1 to {_COUNTS[field]}" in str(refusal.value)
         for choice in refusal.value.choose:
             assert lp.check(B8, {}, schedule="flexible", **{field: int(choice.split("=")[1])}).job is not None
-
-
-def test_paddings_are_paddings_or_names():
-    for value in (3, 2.5, ["none"], Hostile(), "nothing", float("nan")):
-        with pytest.raises(lp.LayoutError, match=r"padding=.* is not known"):
-            lp.check(B8, {}, padding=value)  # type: ignore[arg-type]
-        with pytest.raises(lp.LayoutError, match=r"padding=.*: a Padding is needed") as refusal:
-            lp.Job.of(B8, {}, padding=value)
-        assert refusal.value.field == "padding"
-
-
-def test_a_job_is_a_value():
-    job = lp.Job.of(B8, {"tp": 8}, gpus=8)
-    assert job == lp.Job.of(lp.model(B8), lp.Layout(tp=8), gpus=8, gpus_per_node=8)
-    assert hash(job) == hash(job.replace(gpus=8))
-    assert job.replace(gpus=16).gpus == 16
-
-
-def test_the_papers_long_context_row():
-    """batch/DP 16, 131,072 tokens, DP 8: 16M tokens, 16 micro-batches of one sequence for 16 stages."""
-    known = {"seq_len": 131072, "batch_per_dp": 16, "micro_batch": 1}
-    layout = lp.Layout(tp=8, cp=16, pp=16, dp=8)
-    job = lp.Job.of("llama3.1-405b", layout, **known)
-    numbers = job.numbers()
-    assert (numbers["tokens_got"], job.n_micro_batches) == (2**24, 16)
-    assert (numbers["seq_local"], numbers["model_ranks"], job.token_unit) == (8192, 2048, 256)
-    assert lp.check("llama3.1-405b", layout, gpus=16384, batch_tokens=2**24, **known).ok
-
-
-@pytest.mark.parametrize(
-    ("seq", "cp", "tp", "chunk", "share"),
-    [
-        (8190, 4, 8, "1023.75", "255.938"),
-        (2**30 + 2, 2, 4, "268435456.5", "134217728.2"),
-        (20_000_003, 2, 4, "5000000.75", "2500000.375"),
-    ],
-)
-def test_decimals_keep_the_whole_part(seq, cp, tp, chunk, share):
-    numbers = lp.Job.of(B8, {"cp": cp, "tp": tp}, seq_len=seq).numbers()
-    assert (numbers["seq_chunk"], numbers["seq_sp"]) == (chunk, share)
 
 
 @given(jobs())

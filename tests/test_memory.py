@@ -231,23 +231,6 @@ def test_what_a_trainer_keeps():
     assert more == 32 * 4096 * 2 * 2 * (4096 - 1024)
 
 
-@pytest.mark.parametrize(
-    ("loss", "bytes_a_logit"),
-    [
-        ("vocab_parallel", 8),
-        ("in_place", 6),
-        ("torch", 12),
-        ("held", 16),
-        ("narrow", 6),
-        ("loss_parallel", 16),
-        ("compiled", 4),
-    ],
-)
-def test_losses(loss, bytes_a_logit):
-    assert worst(B8, {}, loss=loss).bytes("logits and loss") == bytes_a_logit * 8192 * 128256
-    assert worst(B8, {}, loss="chunked").bytes("logits and loss") == 0
-
-
 def test_beside_the_logits_the_last_layer_alone_is_gathered():
     layout, titan = lp.Layout(dp=8, zero=3), "torchtitan"
     found = worst(B8, layout, framework=titan, loss="torch")
@@ -498,6 +481,3 @@ def test_layers_per_stage_may_be_given():
     embedding = 2 * 128256 * 4096
     assert given_[0].bytes("parameters") == 20 * layer + embedding
     assert given_[1].bytes("parameters") == 12 * layer + embedding + 2 * 4096
-
-
-# -- bad input -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailur
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import Result
 from llamapar.execution.run_options import RunOptions
-from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS
 from stepping import step_through
 
@@ -28,50 +27,6 @@ def asked(program: Any = "llama", layout: Any = None, **options: Any) -> Any:
     """The setting of a run, and what is said of it."""
     task, notes, _ = prepare(program, MODEL, RunOptions(layout or Layout(pp=2), **options))
     return task.setting, notes
-
-
-def test_a_pipeline_has_defaults_that_every_schedule_can_do():
-    for name in ORDERS:
-        setting, _ = asked(schedule=name)
-        assert (setting.micro_batches, setting.global_batch, setting.micro_batch) == (4, 8, 2)
-    assert asked(global_batch=6)[0].micro_batches == 6
-    assert asked(layout=Layout(pp=2, dp=2), global_batch=8, micro_batches=2)[0].micro_batch == 2
-    assert asked(layout=Layout())[0].schedule is None
-    assert asked(layout=Layout(), micro_batches=3)[0].schedule.ranks[0][:2] == (("F", 0, 0), ("B", 0, 0))
-
-
-def test_stages_of_a_rank_are_the_layouts_or_the_schedules_own():
-    setting, notes = asked(schedule="zbv")
-    assert setting.layout.virtual_stages == 2
-    assert notes[0] == "ZBV has 2 stages on a rank"
-    three = asked(layout=Layout(pp=2, virtual_stages=3))[0]
-    assert (three.schedule.name, three.schedule.virtual_stages) == ("interleaved-1f1b", 3)
-    with pytest.raises(LayoutError, match="ZBV with virtual_stages=3"):
-        asked(layout=Layout(pp=2, virtual_stages=3), schedule="zbv")
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"program": "mlp", "micro_batches": 2}, "mlp has no stages"),
-        ({"program": "mlp", "schedule": "zbv"}, "mlp has no stages"),
-        (
-            {"global_batch": 5, "micro_batches": 2},
-            "=5 for dp·micro_batches = 1·2 = 2\n.*\n  try  global_batch=4, or global_batch=6",
-        ),
-        ({"micro_batches": 0}, "micro_batches=0: micro_batches must be a whole number"),
-        ({"schedule": "zb"}, "schedule='zb' is not known"),
-        ({"nc": 2}, "nc=2 with 1F1B"),
-        ({"schedule": lp.schedule("gpipe", pp=4, micro_batches=4)}, "pp=2 for a schedule of pp=4"),
-        (
-            {"schedule": lp.schedule("gpipe", pp=2, micro_batches=4), "micro_batches": 2},
-            "micro_batches=2 for a schedule of micro_batches=4",
-        ),
-    ],
-)
-def test_what_no_pipeline_can_be_is_refused(options, what):
-    with pytest.raises(LlamaparError, match=what):
-        asked(**options)
 
 
 # -- torch's own pipelining as witness -------------------------------------------------------------

@@ -10,7 +10,6 @@ import pytest
 
 import llamapar as lp
 from llamapar.frameworks.dtensor import TORCH_1F1B, TORCH_ROUNDS
-from llamapar.place.orders import ORDERS
 
 ORACLE = json.loads((Path(__file__).parent / "oracles" / "schedules.json").read_text())["cases"]
 
@@ -76,24 +75,6 @@ def test_flexible_with_rounds_of_pp_is_interleaved():
         assert ours.ranks == lp.schedule("interleaved-1f1b", **known).ranks, known
 
 
-def test_longer_rounds_keep_more_in_flight():
-    """ISCA 2025 section 3.1.1: (nc - pp)(v - 1) more on each rank."""
-    pp = 4
-    for v, nc in ((2, 5), (2, 8), (3, 6), (4, 8)):
-        longer, shorter = (
-            lp.schedule("flexible", pp=pp, virtual_stages=v, micro_batches=40, nc=n).in_flight
-            for n in (nc, pp)
-        )
-        assert [a - b for a, b in zip(longer, shorter, strict=True)] == [(nc - pp) * (v - 1)] * pp
-
-
-def test_shorter_rounds_are_all_forward_all_backward():
-    made = lp.schedule("flexible", pp=4, virtual_stages=2, micro_batches=6, nc=3)
-    for row in made.ranks:
-        assert [action.kind for action in row] == ["F"] * 12 + ["B"] * 12
-    assert made.in_flight == (12,) * 4
-
-
 def test_flexible_is_refused_only_where_ranks_would_wait(sample):
     every = itertools.product(range(1, 9), range(1, 5), range(1, 25), range(1, 25))
     stuck = 0
@@ -107,27 +88,3 @@ def test_flexible_is_refused_only_where_ranks_would_wait(sample):
                 assert lp.schedule("flexible", **known, **dict(choice.values)).ok  # type: ignore[arg-type]
             stuck += 1
     assert stuck
-
-
-# -- placement and chunks in flight ----------------------------------------------------------------
-
-
-def test_chunks_in_flight():
-    flying = {"1f1b": (4, 3, 2, 1), "gpipe": (8,) * 4}
-    flying |= {"interleaved-1f1b": (11, 9, 7, 5), "looped-bfs": (16,) * 4}
-    made = {name: lp.schedule(name, pp=4, micro_batches=8) for name in ORDERS}
-    assert {name: made[name].in_flight for name in flying} == flying
-    stages = {name: one.virtual_stages for name, one in made.items()}  # unless said
-    assert stages == {name: 1 if name in ("gpipe", "1f1b") else 2 for name in ORDERS}
-
-
-# -- what cannot be --------------------------------------------------------------------------------
-
-
-def test_an_entry_that_is_none():
-    for row in ("0F0 0Q0", "F0", "0F-1", "0F0 0B" + "9" * 10):
-        with pytest.raises(lp.LayoutError, match="is no operation\n  why  an entry is a stage, F, B, I or W"):
-            lp.Schedule.read([row])
-    with pytest.raises(lp.LayoutError, match=r"^rows='0F0 0B0': a text for each rank$"):
-        lp.Schedule.read("0F0 0B0")
-    assert lp.Schedule.read(["0F0, 0B0"]).ok

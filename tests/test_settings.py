@@ -3,7 +3,6 @@
 import json
 import random
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -16,7 +15,6 @@ from llamapar.configs.draft import as_list
 from llamapar.configs.files import Files
 from llamapar.configs.formats import ROWS
 from llamapar.configs.reader import settings_of
-from llamapar.errors import is_slip
 from settings_cases import Score, cases, files_of, read, score
 from soon import within
 
@@ -296,8 +294,6 @@ def _plain(name: str) -> lp.Settings | None:
 
 # -- the command -----------------------------------------------------------------------------------
 
-Command = Callable[[str | list[str]], tuple[int, str, str]]
-
 
 def test_the_command_reads_judges_and_says_what_is_missing(tmp_path, run):
     path = tmp_path / "train.toml"
@@ -364,14 +360,6 @@ def test_settings_that_nothing_reads_are_listed_apart():
     assert not {"parallelism.tp", "tokens.sequence_length"} & set(settings.unread)
     assert f"not read ({len(settings.unread)}): general.benchmark_csv_path, " in str(settings)
     assert settings.as_dict()["unread"] == list(settings.unread)
-
-
-def test_a_slip_is_one_letter():
-    for pair in (("recompute", "recomput"), ("recompute", "reocmpute"), ("zerostage", "zerostages")):
-        assert is_slip(*pair)
-        assert is_slip(*reversed(pair))
-    for pair in (("size", "sizes"), ("tpsize", "tpsize"), ("seqlength", "maxlength")):
-        assert not is_slip(*pair)
 
 
 # -- files as editors and people leave them --------------------------------------------------------

@@ -202,7 +202,7 @@ def activations(
     recompute = account.recompute
     model = sizes.model
     # Gate, up and their product, and SiLU's output if it is kept.
-    inputs["kept"] = 4 if habits.silu_kept else 3
+    inputs["kept"] = 3 + habits.silu_kept
     again_cheaply = recompute == "none" and not habits.elementwise_kept
     if again_cheaply:
         inputs["kept"] -= 1

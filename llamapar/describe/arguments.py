@@ -110,7 +110,9 @@ def _not_given(function: Callable[..., object], by_place: list[str], missing: li
 
 def _parameter(name: str, function: str) -> Parameter:
     """An option as a parameter of a public function."""
-    usual = Parameter.empty if name in NEEDED.get(function, ()) else default(name, function)
+    usual = default(name, function)
+    if name in NEEDED.get(function, ()):
+        usual = Parameter.empty
     return Parameter(name, Parameter.KEYWORD_ONLY, default=usual, annotation=annotation(name, function))
 
 

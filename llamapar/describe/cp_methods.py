@@ -17,14 +17,14 @@ from llamapar.errors import LayoutError
 from .models import ModelConfig
 from .options import OPTIONS
 
-_SPELLED = {"allgather": "all_gather", "p2p": "ring", "a2a": "ulysses"}
-"""Megatron-LM's names of --cp-comm-type → ours."""
-
 WHOLE_HEADS = (None, "all_gather", "ring")
 """Methods in which every rank attends with all of a TP rank's heads; None is a trainer's own."""
 
 BOTH = "a2a+p2p"
 """Megatron-LM's name for ulysses:N; without N no framework runs it as it was meant."""
+
+_SPELLED = {"allgather": "all_gather", "p2p": "ring", "a2a": "ulysses", BOTH: "ulysses"}
+"""Megatron-LM's names of --cp-comm-type → ours."""
 
 _NO_SIZES = (
     "a2a+p2p without its two sizes: Megatron-Bridge then switched context parallelism off, and each rank "
@@ -42,7 +42,7 @@ def method_named(said: object) -> str:
             return BOTH
         return OPTIONS["cp_method"].chosen(said)
     name, colon, size = said.partition(":")
-    name = "ulysses" if name == BOTH else _SPELLED.get(name, name)
+    name = _SPELLED.get(name, name)
     if name == "ulysses" and size.isdecimal() and int(size):
         return f"{name}:{int(size)}"
     return OPTIONS["cp_method"].chosen(f"{name}{colon}{size}")

@@ -189,7 +189,11 @@ def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Value
     scaled = flag("use_scaled_rope", raw.get("use_scaled_rope", False), ModelError)
     rope = {"rope_type": "llama3" if scaled else None, "factor": raw.get("rope_scaling_factor")}
     # Meta's files do not say the context; only Llama 3's say rope_theta.
-    unscaled = 8192 if raw.get("rope_theta") else 4096  # Llama 3, and Llama 2, which does not say it
+    context = 4096  # of Llama 2, which does not say rope_theta
+    if raw.get("rope_theta"):
+        context = 8192
+    if scaled:
+        context = 131072
     width = raw.get("hidden_dim")  # Mistral says it
     if width is None:
         width = ffn_dim_from(dim, raw.get("ffn_dim_multiplier"), given(raw, "multiple_of", 256))
@@ -199,7 +203,7 @@ def from_params_json(raw: Mapping[str, object], vocab_size: int | None) -> Value
         "head_dim": given(raw, "head_dim", 0),
         "ffn_dim": width,
         "vocab_size": vocab,
-        "max_seq_len": 131072 if scaled else unscaled,
+        "max_seq_len": context,
         "rope_theta": given(raw, "rope_theta", 10000.0),
         "rope_scaling": RopeScaling.from_hf(rope),
         "norm_eps": given(raw, "norm_eps", 1e-5),

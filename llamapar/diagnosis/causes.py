@@ -128,7 +128,9 @@ def _tile(it: Relation) -> Iterator[Hypothesis]:
     if "quant" in it.o.beside | it.by:
         number = it.o.number or 0
         tp = it.known.get("tp")
-        numbers = f": {it.equation}" if it.equation else ""
+        numbers = ""
+        if it.equation:
+            numbers = f": {it.equation}"
         cause = f"a quantised weight, or a rank's slice of it, is no multiple of its group or tile{numbers}"
         whole = widths(number, it.known) or widths(number // 2, it.known)  # gate and up may lie in one
         yield it.found("quant_group_vs_tp", cause, tp > 1 if tp else (bool(numbers) and not whole) or None)
@@ -157,7 +159,9 @@ def _explain_named_division(it: Relation) -> Iterator[Hypothesis]:
         category = "kv_heads_lt_tp"
     axis = next((axis for axis in _BY_AXIS if axis in it.by), None)
     if category:
-        facts = {"tp": it.o.divisor} if it.o.divisor and category in _HEADS else {}
+        facts = {}
+        if it.o.divisor and category in _HEADS:
+            facts = {"tp": it.o.divisor}
         yield replace(it.found(category), facts=facts)
     elif axis:
         yield found(_BY_AXIS[axis], likely_if(it.equation), it.cause, it.equation)

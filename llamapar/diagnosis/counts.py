@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from llamapar.records.equations import Comparison, Product, Stated
 
@@ -45,8 +46,15 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
     concepts = {t.concept for t in o.terms}
     if _TWO_RUNS.search(r.low) and concepts & {*AXES, "world"}:
         return  # See `limits`.
+    sizes: Iterable[tuple[int, int]] = ()
     if "vocab" in concepts:
-        yield from _padded(o.values, known)
+        sizes = pairwise(sorted(o.values))
+    for small, big in sizes:
+        if 10000 < small < big < 1.1 * small and rounded_up(small, big, known):
+            cause = f"a vocabulary of {small} rows is padded to {big}"
+            equation = Stated(f"{big} - {small} = {big - small} pad rows")
+            yield found("vocab_padding", POSSIBLE, cause, equation, needs="padding, tp")
+            break
     row = next((row for row in _AGREE if concepts & {*row[0]}), None)
     if row is None:
         return
@@ -64,7 +72,9 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
         value = math.prod(factors)
         if stated and value != stated and value not in (2**31, 2**32):
             cause = f"{what} do not fit together: {'·'.join(map(str, factors))} is {value}, not {stated}"
-            facts = {"world": stated} if category == "world_size_product" else {}
+            facts = {}
+            if category == "world_size_product":
+                facts = {"world": stated}
             yield found(category, LIKELY, cause, Comparison(Product(factors), "≠", stated), facts=facts)
     numbers = list(dict.fromkeys(o.values))
     if len(numbers) == 2 and min(numbers) > 0 and not pairs and _SAME.search(r.low):
@@ -74,13 +84,3 @@ def explain_unequal(o: Unequal, r: Reading, known: Known) -> Iterator[Hypothesis
         if category == "position/rope":
             blame = None
         yield found(category, POSSIBLE, cause, Comparison(numbers[0], "≠", numbers[1]), parallel=blame)
-
-
-def _padded(values: tuple[int, ...], known: Known) -> Iterator[Hypothesis]:
-    """A vocabulary beside its padded form."""
-    for small, big in zip(sorted(values), sorted(values)[1:], strict=False):
-        if 10000 < small < big < 1.1 * small and rounded_up(small, big, known):
-            cause = f"a vocabulary of {small} rows is padded to {big}"
-            equation = Stated(f"{big} - {small} = {big - small} pad rows")
-            yield found("vocab_padding", POSSIBLE, cause, equation, needs="padding, tp")
-            return

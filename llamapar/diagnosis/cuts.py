@@ -97,7 +97,9 @@ def cuts(known: Known) -> Iterator[SizeCut]:
     micro = get("micro_batch")
     columns = get("head_dim")
     heads = get("n_heads")
-    ranks = get("world") if not any(map(get, ("tp", "cp", "pp", "dp"))) else None
+    ranks = None
+    if not any(map(get, ("tp", "cp", "pp", "dp"))):
+        ranks = get("world")
     over = {axis: get(axis) or ranks or 1 for axis in ("tp", "cp", "pp", "dp")}
     over["2·cp"] = 2 * (cp or 0) or 1  # the head and the tail that balance the work of causal attention
     over["micro_batches"] = -(-(batch or 0) // (micro or batch or 1))  # the last one perhaps smaller
@@ -208,15 +210,9 @@ _MOST = 64
 
 
 @cache
-def _head_dims() -> set[int]:
+def head_dims() -> set[int]:
+    """The sizes of the public models' heads."""
     return {m.head_dim for m in (*public_models().values(), *PRESETS.values())}
-
-
-def is_head_dim(n: int, least: int = 9) -> bool:
-    """Whether a public model has heads of this size; `tiny` is left out, because its heads would fit every
-    count.
-    """
-    return n >= least and n in _head_dims()
 
 
 def torn_head_cuts(width: int, head_dim: int, known: Known, repeats: int = 0) -> list[tuple[SizeCut, bool]]:

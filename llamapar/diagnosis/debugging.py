@@ -55,10 +55,19 @@ def debugged(error: BaseException, seconds: float = SECONDS) -> Explanation:
     """An error of a script, with the edit that repairs it."""
     from .edits.repair import repair
 
-    program = program_of(error)
-    if program is not None:
-        return repair(program, error, seconds)
-    return replace(explain(error), rivals=("no edit was tried: no script's top level leads to this error",))
+    for at in raised_through(error):
+        code = at.tb_frame.f_code
+        source = "".join(linecache.getlines(code.co_filename))
+        # A library's file, and one without a source, as of `python -c`, is not the user's own.
+        if is_library(code.co_filename) or not source:
+            continue
+        if code.co_name != "<module>":
+            break
+        names = at.tb_frame.f_globals
+        before = {name: value for name, value in names.items() if name.startswith("__")}
+        return repair(Program({code.co_filename: source}, names, before), error, seconds)
+    why = "no edit was tried: no script's top level leads to this error"
+    return replace(explain(error), rivals=(why,))
 
 
 @contextmanager
@@ -66,28 +75,15 @@ def _called(attempt: Held) -> Iterator[Program]:
     """The program that calls a function, beside the module that it stands in."""
     code = getattr(attempt, "__code__", None)
     names: Values = getattr(attempt, "__globals__", {})
-    file = code.co_filename if code is not None else ""
+    file = ""
+    if code is not None:
+        file = code.co_filename
     source = "".join(linecache.getlines(file))
-    cells = {file: source} if source else {}
+    cells = {}
+    if source:
+        cells = {file: source}
     names[_CALL] = attempt
     try:
         yield Program({**cells, "<attempt>": f"{_CALL}()"}, names, dict(names))
     finally:
         names.pop(_CALL, None)
-
-
-def program_of(error: BaseException) -> Program | None:
-    """The script that an error ended; None if the outermost frame of the user's own is a function's."""
-    frames = (at.tb_frame for at in raised_through(error))
-    frame = next((each for each in frames if not _is_foreign(each.f_code.co_filename)), None)
-    if frame is None or frame.f_code.co_name != "<module>":
-        return None
-    names = frame.f_globals
-    file = frame.f_code.co_filename
-    before = {name: value for name, value in names.items() if name.startswith("__")}
-    return Program({file: "".join(linecache.getlines(file))}, names, before)
-
-
-def _is_foreign(file: str) -> bool:
-    """Whether a file is a library's, or has no source, as of `python -c`."""
-    return is_library(file) or not linecache.getlines(file)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -18,7 +18,7 @@ from llamapar.describe.job import Job
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.records.equations import Stated
 from llamapar.rules.fix import Fix
-from llamapar.rules.report import check_job
+from llamapar.rules.report import Finding, check_job
 from llamapar.rules.severity import severities_again
 from llamapar.rules.table import ERROR, RULE_BY_CODE
 from llamapar.timing.fixes import find_fixes
@@ -37,7 +37,6 @@ from .observations import (
     Divides,
     LoneShape,
     Matmul,
-    Observation,
     Pair,
     Unequal,
     ViewCall,
@@ -65,13 +64,6 @@ _EXPLAIN: dict[type, Callable[[Any, Reading, Known], Iterator[Hypothesis]]] = {
     Unequal: explain_unequal,
 }
 """Kind of observation → what makes hypotheses of it."""
-
-
-def hypotheses(r: Reading, observed: list[Observation], known: Known) -> Iterator[Hypothesis]:
-    """Every candidate cause for the statements in `r`."""
-    for observation in observed:
-        yield from _EXPLAIN[type(observation)](observation, r, known)
-    yield from limits(r, known)
 
 
 # -- ranking ---------------------------------------------------------------------------------------
@@ -106,7 +98,9 @@ def by_likelihood(found: list[Hypothesis], saying: set[str], quoted: set[str]) -
 def verdict_of(found: list[Hypothesis], known: Known, spoken: bool) -> tuple[str, str]:
     """Sharding, not sharding or unknown, with the reason. spoken: whether the text mentions ranks."""
     if known.alone() and not any(h.parallel is not False and h.level > WEAK for h in found):
-        cause = f": {found[0].cause}" if found and found[0].level > WEAK else ""
+        cause = ""
+        if found and found[0].level > WEAK:
+            cause = f": {found[0].cause}"
         return NOT_SHARDING, f"one rank holds every tensor whole{cause}"
     if not found:
         return UNKNOWN, "no arithmetic in this text"
@@ -138,7 +132,9 @@ def explain_text(text: str, known: Known, code: tuple[str, ...] = (), raised_in:
     if len(text) > _SHORT or text.count("\n") >= _FEW or several or _LINES.search(text):
         return _explain(line_blocks(io.StringIO(text)), known, text[:LIMIT], code)
     root = max(words, key=score, default="")
-    above = tuple(row for row in words[: words.index(root)] if not row.startswith('File "')) if root else ()
+    above: tuple[str, ...] = ()
+    if root:
+        above = tuple(row for row in words[: words.index(root)] if not row.startswith('File "'))
     return build(Reading.of(text, code or above, raised_in), known, root, tuple(ranks))
 
 
@@ -209,7 +205,9 @@ def _tables_noticed(found: Explanation, r: Reading) -> Explanation:
     for rows, width in sorted(set(_TABLE.findall(r.text))):
         if int(rows) == model.vocab_size and int(width) != model.dim:
             wide = f"{int(width):,} wide, and {model.name} is {model.dim:,} wide"
-            cut = ", or its columns are cut" if model.dim % int(width) == 0 else ""
+            cut = ""
+            if model.dim % int(width) == 0:
+                cut = ", or its columns are cut"
             notes.append(f"[{rows}, {width}] is {wide}: a table of another model{cut}")
     if notes and not found.diagnoses:
         return replace(found, reason=notes[0])
@@ -235,7 +233,8 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
     job = known.job()
     quoted = quotes(r, known.framework, bool(known.get("n_kv_heads")))
     observed = observe(r)
-    of_text = [weigh(h, r, known) for h in hypotheses(r, observed, known)]
+    seen = [h for observation in observed for h in _EXPLAIN[type(observation)](observation, r, known)]
+    of_text = [weigh(h, r, known) for h in (*seen, *limits(r, known))]
     refused = list(refused_sizes(known, job))
     # What text and check agree on comes before what check refuses and the text does not say.
     agreed = [h for h in of_text if any(h.category == other.category for other in refused)]
@@ -269,7 +268,9 @@ def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explan
 
 def refused_sizes(known: Known, job: Job | None) -> Iterator[Hypothesis]:
     """What `check` refuses of the known sizes and degrees, whatever the text says, with its arithmetic."""
-    report = check_job(job, known.framework).arithmetic if job else ()
+    report: tuple[Finding, ...] = ()
+    if job:
+        report = check_job(job, known.framework).arithmetic
     refused = {CODES[refusal.code]: refusal.message for refusal in report if refusal.severity == ERROR}
     for h in indivisible_sizes(known):
         # A framework may pad or replicate what does not divide.
@@ -336,12 +337,16 @@ def _fixes(h: Hypothesis, known: Known) -> tuple[Fix | str, ...]:
         return ()
     job = known.job() or known.also(h.facts).job()
     category = CATEGORIES[h.category]
-    failing = severities_again(job, known.framework) if job is not None else {}
+    failing: Mapping[str, object] = {}
+    if job is not None:
+        failing = severities_again(job, known.framework)
     for code in category.rules:
-        fixes = (
-            find_fixes(job, RULE_BY_CODE[code], known.framework) if job and failing.get(code) == ERROR else ()
-        )
+        fixes: tuple[Fix, ...] = ()
+        if job and failing.get(code) == ERROR:
+            fixes = find_fixes(job, RULE_BY_CODE[code], known.framework)
         if fixes:
             return fixes
-    words = known.command("memory") if h.category == "memory_oom_layout" else ""
+    words = ""
+    if h.category == "memory_oom_layout":
+        words = known.command("memory")
     return tuple(filter(None, (words, h.remedy or category.remedy)))

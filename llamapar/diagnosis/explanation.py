@@ -230,10 +230,14 @@ class Explanation:
         The operands' rows are the cells of a table, its head first. A part without rows is not shown.
         """
         best = self._headlined
-        fixes = [str(fix) for fix in best.fixes] if best else []
+        fixes = []
+        if best:
+            fixes = [str(fix) for fix in best.fixes]
         labels = ["or"] * len(fixes) if self.edit else ["try", *["or"] * len(fixes)]
         level = self.level or (best.level if best else None)
-        rivals = self.diagnoses[1:] if best else self.diagnoses
+        rivals = self.diagnoses
+        if best:
+            rivals = self.diagnoses[1:]
         says = [*map(str, self.speakers), *self.source]
         return {
             "what": [("", self.summary)],
@@ -281,7 +285,9 @@ class Explanation:
     def as_dict(self) -> Plain:
         """Plain values for JSON: the nine parts in their order, then the verdict and the diagnoses."""
         plain: Plain = {name: [row[-1] for row in rows] for name, rows in self.parts.items()}
-        rows = self._operands()[1:] if self.hang is None else []
+        rows = []
+        if self.hang is None:
+            rows = self._operands()[1:]
         plain["operands"] = [dict(zip(_OPERAND, row, strict=True)) for row in rows]
         plain |= {"what": self.summary, "sure": next(iter(plain["sure"]), "")}
         plain |= {"verdict": self.verdict, "diagnoses": [one.as_dict() for one in self.diagnoses]}
@@ -295,7 +301,10 @@ class Explanation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        links = {str(speaker): _speaker(speaker) for speaker in self.speakers}
+        links = {}
+        for said in self.speakers:
+            title = escape(FRAMEWORKS[said.framework].title)
+            links[str(said)] = f"{title}: {escape(said.message)} ({said.source._repr_html_()})"
         what, *parts = (_html(name, rows, links) for name, rows in self.parts.items() if rows)
         if self.map is not None:
             still = late("view")(self.map)._repr_mimebundle_()["text/html"]
@@ -370,8 +379,3 @@ def _html(name: str, rows: list[Row], links: Mapping[str, str]) -> str:
     if name in _FOLDED:
         return f"<details><summary>{_FOLDED[name]}</summary>{body}</details>"
     return body
-
-
-def _speaker(said: Said) -> str:
-    title = escape(FRAMEWORKS[said.framework].title)
-    return f"{title}: {escape(said.message)} ({said.source._repr_html_()})"

@@ -30,7 +30,9 @@ class Level(IntEnum):
     CERTAIN = 4
 
     def __str__(self) -> str:
-        shown = Level.POSSIBLE if self is Level.WEAK else self
+        shown = self
+        if self is Level.WEAK:
+            shown = Level.POSSIBLE
         return shown.name.lower()
 
 

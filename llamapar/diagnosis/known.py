@@ -133,7 +133,9 @@ class Known:
             # True is an int in Python, but it is no degree and no size.
             elif isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
                 numbers[fact] = value
-        judge = find_framework(framework) if framework is not None else None
+        judge = None
+        if framework is not None:
+            judge = find_framework(framework)
         config, name = _model(model)
         return cls(config, numbers, changes, judge, layout, name)
 
@@ -180,7 +182,9 @@ class Known:
 
     def command(self, name: str) -> str:
         """A `llamapar` command with the known facts filled in: "check", "memory" or "plan"."""
-        model = self.model.name if self.model and PRESETS.get(self.model.name) == self.model else "MODEL"
+        model = "MODEL"
+        if self.model and PRESETS.get(self.model.name) == self.model:
+            model = self.model.name
         words = ["llamapar", name, "--model", model]
         numbers = {ARGUMENTS[fact]: number for fact, number in self.numbers.items()}
         for fact in _COMMANDS[name]:

@@ -12,18 +12,14 @@ from .cuts import SizeCut, cuts, uneven
 from .hypothesis import LIKELY, LOCAL, POSSIBLE, Hypothesis, found, likely_if
 from .known import Known
 from .reading import Reading
-from .vocabulary import categories_of
+from .vocabulary import AXES_AND_WORLD, BY_CONCEPT
 from .words import either, pattern, table
 
 
 def limits(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Hypotheses about division by zero, memory, counters and checkpoints."""
-    yield from _zero_division(r, known)
-    yield from _past_the_rows(r, known)
-    yield from _unequal_pieces(r, known)
-    yield from _memory(r, known)
-    yield from _counter(r, known)
-    yield from _checkpoint(r, known)
+    for reader in (_zero_division, _past_the_rows, _unequal_pieces, _memory, _counter, _checkpoint):
+        yield from reader(r, known)
 
 
 def sentences(r: Reading) -> Iterator[Hypothesis]:
@@ -127,7 +123,7 @@ def _unequal_pieces(r: Reading, known: Known) -> Iterator[Hypothesis]:
     """Pieces of a collective that should be equal differ: which known size do the ranks not divide?"""
     if not _COLLECTIVE.search(r.low):
         return
-    named = categories_of(r.named)
+    named = [BY_CONCEPT[c] for c in r.named if c in BY_CONCEPT and c not in AXES_AND_WORLD]
     for cut in sorted(uneven(known), key=lambda cut: cut.category not in named):
         cause = f"a collective takes pieces of equal size, and the ranks' pieces differ: {cut}"
         yield found(cut.category, POSSIBLE, cause, Quotient(cut.count, cut.degree))

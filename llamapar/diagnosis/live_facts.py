@@ -240,7 +240,9 @@ def _whole(value: Held) -> int | tuple[int, ...] | None:
     """A value as an integer, or a few of them."""
     if type(value) is int:
         return value
-    items = tuple(value) if is_exactly(value, tuple, list, torch_class("Size")) else ()
+    items: tuple[Held, ...] = ()
+    if is_exactly(value, tuple, list, torch_class("Size")):
+        items = tuple(value)
     if 0 < len(items) < 9 and all(type(n) is int for n in items):
         return items
     return None
@@ -314,7 +316,9 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
             "a class with operations of its own: not read",
         ), []
     if not is_a(tensor, torch_class("Tensor")):
-        shape = tuple(tensor.shape) if is_exactly(tensor, torch_class("ndarray", "numpy")) else ()
+        shape: tuple[int, ...] = ()
+        if is_exactly(tensor, torch_class("ndarray", "numpy")):
+            shape = tuple(tensor.shape)
         return Operand(name, shape, str(tensor.dtype) if shape else "array", "", sizes.named(shape)), []
     torch = sys.modules["torch"]
     if is_a(tensor, torch_class("DTensor", "torch.distributed.tensor")):
@@ -338,11 +342,15 @@ def _operand(name: str, tensor: Held, sizes: SizeNames) -> tuple[Operand, list[C
         base = torch.Tensor._base.__get__(tensor)
     shape = tensor_shape(tensor) or ()
     whole = tensor_shape(base) or ()
-    parts = []
+    parts: list[CutDim] = []
     if len(whole) == len(shape) and sum(a != b for a, b in zip(shape, whole, strict=True)) == 1:
         dim = next(i for i, (a, b) in enumerate(zip(shape, whole, strict=True)) if a != b)
-        parts = [CutDim(name, dim, shape[dim], whole[dim])] if shape[dim] < whole[dim] else []
-    placement = "a slice" if parts else ""
+        parts = []
+        if shape[dim] < whole[dim]:
+            parts = [CutDim(name, dim, shape[dim], whole[dim])]
+    placement = ""
+    if parts:
+        placement = "a slice"
     names = sizes.named(shape, parts)
     return Operand(name, shape, dtype.removeprefix("torch."), placement, names, whole if parts else ()), parts
 
@@ -378,6 +386,10 @@ def _process(mesh: Mapping[str, int]) -> tuple[str, bool]:
                 False,
             )
         return "one process, torch.distributed not initialised", True
-    axes = f", mesh {' '.join(f'{axis}={n}' for axis, n in mesh.items())}" if mesh else ""
-    fake = ", a fake process group" if dist.get_backend() == "fake" else ""
+    axes = ""
+    if mesh:
+        axes = f", mesh {' '.join(f'{axis}={n}' for axis, n in mesh.items())}"
+    fake = ""
+    if dist.get_backend() == "fake":
+        fake = ", a fake process group"
     return f"rank {dist.get_rank()} of {dist.get_world_size()}{axes}{fake}", dist.get_world_size() == 1

@@ -84,7 +84,9 @@ class DifferingSizes:
 
 def _of_view(o: ViewCall, known: Known) -> Iterator[tuple[int, int]]:
     """The one dim of the target, or two adjacent ones, that would need another number."""
-    dims = len(o.target) if min(o.target) > 0 else 0
+    dims = 0
+    if min(o.target) > 0:
+        dims = len(o.target)
     for first in range(dims):
         for last in {first + 1, min(first + 2, dims), dims}:
             asked = math.prod(o.target[first:last])

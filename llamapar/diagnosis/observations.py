@@ -87,22 +87,13 @@ _WEAK = frozenset(("dimension", "hidden", "checkpoint", "lora", "fused"))
 _PARTITIONED = pattern("axis_is_partitioned")
 
 
-def _partitioned(r: Reading) -> Divides | None:
-    """JAX names the array's axis, its size and the mesh axis that cuts it; the shape tells which array it
-    is.
-    """
-    match = _PARTITIONED.search(r.low)
-    if match is None:
-        return None
-    size = int(match["size"] or match["size2"])
-    return Divides("", size, frozenset(("tp",)), int(match["ranks"] or match["ranks2"]))
-
-
 def divides(r: Reading) -> Iterator[Divides]:
     """Every divisibility that the text states."""
-    partitioned = _partitioned(r)
-    if partitioned is not None:
-        yield partitioned
+    # JAX names the array's axis, its size and the mesh axis that cuts it; the shape tells which array it is.
+    match = _PARTITIONED.search(r.low)
+    if match is not None:
+        size = int(match["size"] or match["size2"])
+        yield Divides("", size, frozenset(("tp",)), int(match["ranks"] or match["ranks2"]))
         return
     stops = list(_STOP.finditer(r.low))
     for relation in (_LEFT, _RIGHT):
@@ -126,28 +117,38 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
     # Of several sizes the one with a number counts: "the embedding's output … seq_len 1001 is not divisible".
     counted = [t for t in strong if t.number is not None]
     subject = next(iter(counted + strong + widths + ranks + ours), None)
-    number = subject.number if subject else None
+    number = None
+    concept = ""
+    if subject:
+        number = subject.number
+        concept = subject.concept
     # If a side has several numbers, the one next to the relation counts.
     nearest = 0
+    there = None
     if left < right:
         nearest = -1
-    there = _FOUND.search(r.low, *right) if left < right else None
+        there = _FOUND.search(r.low, *right)
     if number is None or (there and "equal to" in there[0]):
         inside = [int(there.group(1))] if there else _counts(r, *left)
-        number = inside[nearest] if inside else None
+        number = None
+        if inside:
+            number = inside[nearest]
     if number is None and subject:  # "num_heads must be divisible by tp, got num_heads=20 and tp=8"
         number = r.beside(subject.concept)
     factors = _factors(r, theirs)
-    concept = subject.concept if subject else ""
-    named = r.beside(theirs[0].concept) if theirs and theirs[0].number is None else None
+    named = None
+    if theirs and theirs[0].number is None:
+        named = r.beside(theirs[0].concept)
     if named and theirs[0].concept != concept:
         factors = (named,)
     if concept == "world" and number and number % (math.prod(factors) or 1) == 0:
         factors = tuple(t.number for t in theirs if t.concept in AXES and t.number)  # "tp 8 and pp 2"
-    divisor = math.prod(factors) if factors else None
+    divisor = None
     inside = _counts(r, *right)
-    if divisor is None:
-        divisor = inside[-1 - nearest] if inside else None
+    if factors:
+        divisor = math.prod(factors)
+    elif inside:
+        divisor = inside[-1 - nearest]
     written = _REMAINDER.search(r.low) or (
         None if subject and subject.number else _BOTH.search(r.low, *right)
     )
@@ -156,7 +157,9 @@ def _divides(r: Reading, left: tuple[int, int], right: tuple[int, int]) -> Divid
         divisor = int(written[2])
     part = _DIM_OF.search(r.text, *left) or _DIM_OF.search(r.text, *right)
     shape = next((s for s, at in r.shapes if part and at == part.end()), ())
-    dim = int(part.group(1)) if part else 0
+    dim = 0
+    if part:
+        dim = int(part.group(1))
     if dim < len(shape):  # "dim 1 of [1, 500, 3072]": of three dims the second is the sequence
         number = shape[dim]
         if (len(shape), dim) == (3, 1):
@@ -264,7 +267,9 @@ def shape_observations(r: Reading) -> Iterator[Observation]:
     sizes = _SIZES.search(r.low) or _EXPECTED.search(r.low)
     name = next(iter(names(r)), "")
     if sizes:
-        dim = sizes.group(3) if sizes.re is _SIZES else None
+        dim = None
+        if sizes.re is _SIZES:
+            dim = sizes.group(3)
         yield Pair(int(sizes.group(1)), int(sizes.group(2)), int(dim) if dim else None, name)
     elif found:
         yield from _pairs(found, name, r)

@@ -68,7 +68,9 @@ def _decided(found: Explanation, facts: LiveFacts, words: str, known: Known) -> 
     reading = Reading.of(words, (facts.expression,))
     whole = next(facts.wholes_beside_parts(reading.values), None)
     if whole is not None:
-        over = f" over {whole.cut.ranks}" if whole.cut.ranks else ""
+        over = ""
+        if whole.cut.ranks:
+            over = f" over {whole.cut.ranks}"
         cause = (
             f"{whole.text} = {whole.cut.whole} is the whole of dim {whole.cut.dim} of {whole.cut.operand}, "
             f"of which a rank holds {whole.cut.part}{over}"

@@ -57,7 +57,9 @@ def _templates() -> tuple[tuple[Framework, str, Evidence, tuple[str, ...]], ...]
 
 def _pieces(template: str) -> Iterator[str]:
     for part in template.split("{"):
-        text = part.partition("}")[2] if "}" in part else part
+        text = part
+        if "}" in part:
+            text = part.partition("}")[2]
         text = " ".join(text.split())
         if text:
             yield text
@@ -78,11 +80,17 @@ def quotes(r: Reading, framework: Framework | None, heads: bool = False) -> list
     if r.low.rstrip(": ") == "zerodivisionerror":  # Python has one wording for it.
         text = f"{text}: {_PYTHON}"
     for speaker, code, case, pieces in _templates():
-        span = _span(text, pieces) if pieces and pieces[0] in text else None
+        span = None
+        if pieces and pieces[0] in text:
+            span = _span(text, pieces)
         if span is not None:
             start, end = span
-            before = _LAST.findall(text[:start][-33:])[0] if case.message[0] == "{" else ""
-            after = _FIRST.findall(text[end:])[0] if case.message[-1] == "}" else ""
+            before = ""
+            if case.message[0] == "{":
+                before = _LAST.findall(text[:start][-33:])[0]
+            after = ""
+            if case.message[-1] == "}":
+                after = _FIRST.findall(text[end:])[0]
             words = before + text[start:end] + after
             found.append(Quote(speaker, code, case, sum(map(len, pieces)), words))
     torch = {_longest(quote) for quote in found if quote.framework.name == _TORCH}

@@ -184,7 +184,9 @@ class Reading:
             if any(start <= match.start() < end for start, end in named):
                 continue
             beside = _BESIDE.match(self.low, match.end())
-            number = int(beside.group(1)) if beside else None
+            number = None
+            if beside:
+                number = int(beside.group(1))
             concept = str(match.lastgroup)
             if concept == "dimension" and (number or 0) < 10:
                 number = None  # "dimension 0" is an index

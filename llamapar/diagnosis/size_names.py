@@ -79,9 +79,13 @@ class SizeNames:
             # The first of three dims or more is often a batch: a few sequences fit a share by chance.
             uncut = bool(cut) or (dim == 0 and len(shape) > 2 and n <= _FEW)
             found = list(self._candidates(cut.whole if cut else n, uncut))
-            name = found[0] if len(found) == 1 else ""
+            name = ""
+            if len(found) == 1:
+                name = found[0]
             axis, _, ranks = cut.ranks.partition("=") if cut else ("", "", "")
-            part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}" if cut else name
+            part = name
+            if cut:
+                part = f"{name or 'whole'}/{axis} = {cut.whole}/{ranks}"
             if part:
                 told.append(NamedSize(dim, n, cut.whole if cut else n, part))
         return tuple(told)

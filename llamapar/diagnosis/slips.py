@@ -153,7 +153,9 @@ def _degree(it: DifferingSizes, k: int, big: int, tokens: bool) -> tuple[Level, 
     """The level of a slice of a size that nobody gave, and whether a cut is to blame."""
     known = it.known
     view = isinstance(it.o, ViewCall)
-    axes = ("tp",) if it.key else ("tp", "world", "dp", "cp", "ep")
+    axes: tuple[str, ...] = ("tp", "world", "dp", "cp", "ep")
+    if it.key:
+        axes = ("tp",)
     ours = k in [known.get(axis) for axis in axes]
     usual = k & (k - 1) == 0 and k <= _USUAL and (it.key or widths(big, known))
     level = WEAK
@@ -228,7 +230,9 @@ def indivisible_sizes(known: Known) -> Found:
     if world and all(axes) and world != ranks:
         cause = f"the degrees that are given multiply to {ranks}, not to {world}"
         yield found("world_size_product", POSSIBLE, cause, Comparison(ranks, "≠", world))
-    groups = quantised_groups(known) if known.get("quant_group") else []
+    groups = []
+    if known.get("quant_group"):
+        groups = quantised_groups(known)
     given = [
         cut for cut in uneven(known) if known.get(cut.axis.removeprefix("2·")) or cut.axis == "micro_batches"
     ]

@@ -133,7 +133,9 @@ def _vocabulary(it: DifferingSizes) -> Found:
         level = WEAK
         if sure:
             level = LIKELY
-        blame = False if sure and not padded else None
+        blame = None
+        if sure and not padded:
+            blame = False
         yield found("other: model_config", level, cause, numbers, parallel=blame, needs="vocab_size")
     else:
         yield from _shard_of_vocabulary(it, *shards)

@@ -7,7 +7,7 @@ import re
 
 from llamapar.records.equations import Comparison, Product, Stated
 
-from .cuts import CATEGORY, HEADS, is_head_dim, torn_head_cuts
+from .cuts import CATEGORY, HEADS, head_dims, torn_head_cuts
 from .hypothesis import LIKELY, POSSIBLE, WEAK, found, likely_if
 from .meetings import DifferingSizes
 from .observations import ViewCall
@@ -51,7 +51,7 @@ def _torn(it: DifferingSizes, o: ViewCall) -> Found:
         repeats = lead[-1] - 2
     rows = math.prod(lead[:-2] if repeats else lead[:-1])
     width, rest = divmod(o.numel, rows or 1)
-    usual = last == it.known.get("head_dim") or is_head_dim(last, least=1)
+    usual = last == it.known.get("head_dim") or last in head_dims()
     if not (usual and width) or (not repeats and (rest or lead[-1:] != [-1])):
         return
     at = Stated(f"{rows} × {width} = {o.numel}")
@@ -65,7 +65,9 @@ def _torn(it: DifferingSizes, o: ViewCall) -> Found:
             of = f"for example {of}"
         share = "half a head" if 2 * width == unit else f"{width / unit:.4g} heads"
         cause = f"a rank holds {width} columns, {share} of {unit}: {of}"
-        group = [Stated(f"{unit} = ({repeats} + 2)·{last}")] if repeats else []
+        group = []
+        if repeats:
+            group = [Stated(f"{unit} = ({repeats} + 2)·{last}")]
         end = "" if repeats else f" = {share}"
         if cut.whole % tp:
             end = " rounded"

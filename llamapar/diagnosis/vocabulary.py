@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .words import table
@@ -64,9 +63,5 @@ BY_CONCEPT = {
 }
 """What is divided → the category."""
 
-_AXES = ("tp", "pp", "cp", "dp", "ep", "world")
-
-
-def categories_of(concepts: Iterable[str]) -> list[str]:
-    """Categories of the sizes among these concepts, in order; an axis is no size."""
-    return [BY_CONCEPT[c] for c in concepts if c in BY_CONCEPT and c not in _AXES]
+AXES_AND_WORLD = ("tp", "pp", "cp", "dp", "ep", "world")
+"""What is divided that is no size."""

@@ -29,7 +29,9 @@ def clear_unsharded(h: Hypothesis, r: Reading, known: Known) -> Hypothesis:
         return replace(h, parallel=False)
     if known.changes or h.category in _BEYOND:
         return h
-    asked = () if r.loading else h.needs
+    asked = h.needs
+    if r.loading:
+        asked = ()
     axes = [axis for axis in CATEGORIES[h.category].axes or asked if axis in AXES]
     if known.alone(*axes):
         return replace(h, parallel=False)

@@ -13,7 +13,7 @@ import hashlib
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
@@ -196,9 +196,12 @@ def receive_on(device: torch.device) -> None:
 def sent_value(data: bytes, given: Mapping[str, object]) -> object:
     """A value of the notebook, whose functions see the names that are given to the cell."""
     value = pickle.loads(data)
-    for function in _functions(value):
-        for name, own in given.items():
-            function.__globals__.setdefault(name, own)
+    owner = value if isinstance(value, type) else type(value)
+    # A function of the notebook, or those of a class or a module's class from there.
+    for each in (value, *vars(owner).values()):
+        if isinstance(each, FunctionType) and each.__module__ == "__main__":
+            for name, own in given.items():
+                each.__globals__.setdefault(name, own)
     return value
 
 
@@ -279,14 +282,6 @@ def _numbers(t: Tensor) -> Tensor | None:
 def _line(key: Key) -> Line:
     where = f"cell:{key.line + 1}" if key.function == "<module>" else f"{key.function}:{key.line}"
     return Line(where, key.code, key.times)
-
-
-def _functions(value: object) -> Iterator[FunctionType]:
-    """A function of the notebook, or those of a class or a module's class from there."""
-    owner = value if isinstance(value, type) else type(value)
-    for each in (value, *vars(owner).values()):
-        if isinstance(each, FunctionType) and each.__module__ == "__main__":
-            yield each
 
 
 def _parts(cell: Cell) -> tuple[CodeType, CodeType | None]:

@@ -304,13 +304,11 @@ def _on_rank(
     given = names_given(context, processes.mesh_of(cell.layout, context.device.type)) | {"world": world}
     own = {name: sent_value(data, given) for name, data in names[context.rank].items()}
     program = _program(cell, {"__name__": "__main__", **given, **own})
-    _refuse_effects_once()
+    _refuse_once()
     done = work(program)
     if isinstance(done, str | Facts) or (isinstance(done, Trial) and not done.runs):
         raise _Ended(done)
     return done
 
 
-@cache
-def _refuse_effects_once() -> None:
-    refuse_effects()
+_refuse_once = cache(refuse_effects)

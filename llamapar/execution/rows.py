@@ -78,7 +78,11 @@ def table_of(rows: Iterable[Row], tolerance: float, shapes: bool) -> tuple[list[
         held = list[object]()
         if shapes:
             held = [list(row.whole), list(row.here), row.placement]
-        shown.append([row.kind, _names(group), *held, _worst(group), _said(row)])
+        errors = [each.error for each in group if each.error is not None]
+        worst = ""
+        if errors:
+            worst = f"{max(errors):.0e}"
+        shown.append([row.kind, _names(group), *held, worst, _said(row)])
     return head, shown
 
 
@@ -91,14 +95,6 @@ def _names(rows: list[Row]) -> str:
         return f"{starred.pop()} ({len(rows)})"
     worst = max(rows, key=lambda row: row.error or 0.0)
     return f"{plural(len(rows), 'tensor')}, worst {worst.name}"
-
-
-def _worst(rows: list[Row]) -> str:
-    """The largest error of rows."""
-    errors = [row.error for row in rows if row.error is not None]
-    if errors:
-        return f"{max(errors):.0e}"
-    return ""
 
 
 def _said(row: Row) -> str:

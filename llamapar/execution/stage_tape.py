@@ -113,17 +113,14 @@ def stages_tape(task: Task, right: Tape | None, tick: Callable[[], None]) -> Tap
             )
         )
     if here.errors:
-        steps.append(maker.error(here.error_at, here.errors, here.why, _read_at_end(here, at)))
+        # The steps whose tensors the raising line read.
+        pairs = [(pp_rank, t) for pp_rank, f in enumerate(here.followers) for t in f.read_at_end.values()]
+        found = (here.numbers.get((pp_rank, id(t))) for pp_rank, t in pairs)
+        read = dict.fromkeys(at[id(here.notes[n])] for n in found if n is not None)
+        steps.append(maker.error(here.error_at, here.errors, here.why, tuple(read)))
     function = task.program.stage
     assert function is not None
     return maker.tape(task, steps, function)
-
-
-def _read_at_end(log: Log, at: Mapping[int, int]) -> tuple[int, ...]:
-    """The steps whose tensors the raising line read. at: id of a note → its step."""
-    pairs = [(pp_rank, t) for pp_rank, f in enumerate(log.followers) for t in f.read_at_end.values()]
-    found = (log.numbers.get((pp_rank, id(t))) for pp_rank, t in pairs)
-    return tuple(dict.fromkeys(at[id(log.notes[n])] for n in found if n is not None))
 
 
 def _in_time(log: Log) -> list[Received]:

@@ -150,18 +150,16 @@ class Verdict:
     @property
     def dated(self) -> str:
         """The date, as " (since 2026-03-15)", if older versions do or may do otherwise; else ""."""
-        differs = self.since and self.before and self.before.verdict != self.verdict
-        if self.since and differs:
+        if self.since and self.before and self.before.verdict != self.verdict:
             return f" (since {self.since.day})"
         return ""
 
     @property
     def words(self) -> str:
         """The message or note; of several parts each with its name; then what older versions did."""
-        own = self.message or self.note
-        named = own
-        if self.part and own:
-            named = f"its {self.part}: {own}"
+        named = self.message or self.note
+        if self.part and named:
+            named = f"its {self.part}: {named}"
         earlier = self.before and ": ".join(filter(None, (self.before.verdict, self.before.words)))
         dated = []
         if earlier:
@@ -268,7 +266,9 @@ class Framework:
         # The largest stage up to the one that is asked for. FSDP has no stage below 2; it keeps parameters
         # gathered in a pipeline, and else gathers them again.
         below = [stage for stage in self.zero if stage <= layout.zero]
-        least = min(self.zero) if layout.pp > 1 else max(self.zero)
+        least = max(self.zero)
+        if layout.pp > 1:
+            least = min(self.zero)
         settled = layout.replace(zero=max(below, default=least))
         if settled.sp and not self.habits.sp:
             return settled.replace(sequence_parallel=False)

@@ -1,7 +1,7 @@
 """The explanation of a hang: who waits in which group of the layout, who is behind, and what was to be sent.
 
-Calls are compared by torch's analyzer. What it cannot know is said here: axes, coordinates, and the tensor
-that a number of numbers can be.
+Beside how the calls of ranks differ it says what a layout knows: axes, coordinates, and the tensor that a
+number of numbers can be.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from llamapar.diagnosis.vocabulary import UNKNOWN
 from llamapar.records.equations import Stated
 from llamapar.records.tables import AsDict, cut
 
-from .analyzer import CannotCompare, differing_calls
+from .differing import MISSING, differing_calls
 from .dump_files import read_dumps
 from .dumps import NAMELESS
 from .groups import match_groups, named_ranks
@@ -42,7 +42,7 @@ _COMPARE = "one order of calls on every rank of a group: look for a branch, or a
 
 @dataclass(frozen=True, repr=False)
 class Hang(AsDict):
-    """Every call that has not ended. differ: group → its first that differs, as torch's analyzer says."""
+    """Every call that has not ended. differ: group → its first that differs."""
 
     json_names = ("behind", "waits", "differ")
     waits: Sequence[Waiting]
@@ -90,18 +90,12 @@ def explain_dumps(
     if missing:
         notes = [f"no dump of {named_ranks(missing)}"]
     notes += [f"rank {rank}'s dump cannot be read: {why}" for rank, why in [*broken.items()][:_MOST]]
-    differ = dict[str, str]()
-    try:
-        found = differing_calls(groups, dumps).items()
-        # A call that some have not joined yet says less than one that they made otherwise.
-        differ = {
-            groups[name].where: told for name, told in sorted(found, key=lambda one: "MISSING" in one[1])
-        }
-    except CannotCompare as problem:
-        notes.append(str(problem))
+    # A call that some have not joined yet says less than one that they made otherwise.
+    found = sorted(differing_calls(groups, dumps).items(), key=lambda one: MISSING in one[1])
+    differ = {groups[name].where: told for name, told in found}
     hang = Hang(waits, differ)
     # One rank whose own dump shows it in no collective, while the calls of all are alike, is who is missed.
-    alike = world and not notes and all("MISSING" in told for told in differ.values())
+    alike = world and not notes and all(MISSING in told for told in differ.values())
     level = likely_if(alike and len(hang.behind) == 1)
     return _explained(hang, replace(known, layout=layout), level, [*notes, _GOING_ON])
 
@@ -141,7 +135,7 @@ def _explained(hang: Hang, known: Known, level: Level, notes: Iterable[str]) -> 
     rivals = tuple(notes)
     if not hang.waits and not hang.differ:
         return Explanation(UNKNOWN, "no rank waits: every collective has ended", rivals=rivals, known=known)
-    told = [f"{where}: {words} (torch's analyzer)" for where, words in hang.differ.items()][:_MOST]
+    told = [f"{where}: {words}" for where, words in hang.differ.items()][:_MOST]
     calls = dict.fromkeys((one.op, one.numel, one.axes) for one in hang.waits[:_MOST])
     read = [f"{op} of {text}" for op, numel, axes in calls for text in readings(op, numel, known, axes)]
     if known.model is not None and known.layout is not None and not read:

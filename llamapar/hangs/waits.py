@@ -10,7 +10,7 @@ from llamapar.records.tables import AsDict
 from .dumps import CollectiveCall, Dump
 from .groups import Group
 
-_UNEVEN = ("scatter", "gather", "all_to_all", "coalesced")
+UNEVEN = ("scatter", "gather", "all_to_all", "coalesced")
 """Operations in which ranks give, or get, pieces of different sizes."""
 
 
@@ -40,8 +40,11 @@ def waiting_calls(dumps: Mapping[int, Dump], groups: Mapping[str, Group]) -> lis
     for rank, dump in dumps.items():
         for call, number in dump.open:
             # The two ends of a send are one call; so are uneven pieces, but not a sum's other sizes.
-            what = call.inputs if call.op not in _UNEVEN else ()
-            key = (*call.ends,) if call.point else (call.op, what)
+            key: tuple[object, ...] = (call.op, call.inputs)
+            if call.point:
+                key = (*call.ends,)
+            elif call.op in UNEVEN:
+                key = (call.op,)
             found.setdefault((call.group, number, *key), (call, number, []))[2].append(rank)
     every = []
     for call, number, ranks in found.values():

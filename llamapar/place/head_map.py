@@ -63,7 +63,9 @@ class HeadMap(Judged):
         q_rows = Split(m.q_dim, self.tp)[r]
         if self.replicas > 1:
             # Query heads are dealt out in order, so ranks next to each other read the same KV head.
-            head = r // self.replicas if self.interleave else r % m.n_kv_heads
+            head = r % m.n_kv_heads
+            if self.interleave:
+                head = r // self.replicas
             kv_rows = range(head * m.head_dim, (head + 1) * m.head_dim)
         else:
             kv_rows = Split(m.kv_dim, self.tp)[r]

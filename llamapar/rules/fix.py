@@ -63,7 +63,9 @@ class Effect:
             found.append(f"takes {self.time:.1f} x the time")
         elif self.time is not None and abs(self.time - 1) >= WORTH_SAYING:
             found.append(f"{abs(self.time - 1):.0%} {'slower' if self.time > 1 else 'less time'}")
-        return [*found, *([f"{plural(self.idle_gpus, 'GPU')} idle"] if self.idle_gpus else [])]
+        if self.idle_gpus:
+            found.append(f"{plural(self.idle_gpus, 'GPU')} idle")
+        return found
 
     @property
     def text(self) -> str:
@@ -81,7 +83,9 @@ class Effect:
 def effect(old: Job, new: Job, judge: Framework | None) -> Effect:
     """What the change from `old` to `new` gains and costs, as `memory` and `cost` count it."""
     # The judge may run other settings than a Job asks for, so both are compared as it would run them.
-    old, new = (old, new) if judge is None else (judge.runs(old), judge.runs(new))
+    if judge is not None:
+        old = judge.runs(old)
+        new = judge.runs(new)
     # Only GPUs that were there before count: a fix with more ranks leaves none of them idle.
     idle = max(0, (old.gpus or old.layout.world) - new.layout.world)
     if judge is not None and not judge.trains:  # `memory` and `cost` count training.
@@ -114,7 +118,8 @@ class Fix:
         """Name and new value of every field that differs, those of the layout first."""
         # A layout is listed by its fields, and the field "layout" itself, which differs too, is dropped.
         changed = dict(_differ(self.old.layout, self.job.layout)) | dict(_differ(self.old, self.job))
-        changed |= {"model": self.job.model.name} if "model" in changed else {}
+        if "model" in changed:
+            changed["model"] = self.job.model.name
         return tuple(pair for pair in changed.items() if pair[0] != "layout")
 
     @property

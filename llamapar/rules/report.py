@@ -204,7 +204,9 @@ class Report(AsDict):
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """All findings, the worst first."""
-        found = [*self.arithmetic, *([self.memory] if self.memory else [])]
+        found = [*self.arithmetic]
+        if self.memory:
+            found.append(self.memory)
         return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
 
     @property
@@ -238,7 +240,8 @@ class Report(AsDict):
         judge = ""
         if self.judge:
             judge = f" for {self.judge.title}"
-        judge += ", judged by the paper's rules" if self.judge and self.judge.paper else ""
+        if self.judge and self.judge.paper:
+            judge += ", judged by the paper's rules"
         ranks = plural(job.layout.world, "rank").replace(",", "")
         return f"{job.model.name}  {job.layout} ({ranks}){judge}: {verdict}"
 

@@ -85,11 +85,6 @@ class Cost(Record):
         """Seconds between which the runs of this kind are that `spread` tells of."""
         return self.step_seconds * self.spread.low, self.step_seconds * self.spread.high
 
-    @property
-    def caveat(self) -> str:
-        """Why the interval is wide; "" if nothing is known."""
-        return self.spread.why
-
     @cached_property
     def memory(self) -> Memory:
         """The memory of the same job on the same GPU. Raises LayoutError."""
@@ -167,7 +162,7 @@ class Cost(Record):
             "step_seconds": self.step_seconds,
             "interval": list(self.interval),
             "readings": self.spread.readings,
-            "caveat": self.caveat,
+            "caveat": self.spread.why,
             "fits": self.fits,
             "mfu": self.mfu,
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
@@ -183,7 +178,7 @@ class Cost(Record):
             share = f"{term.value / self.step_seconds:.1%}"
             rows.append([term.name, f"{term.value:.4g}", share, term.formula, inputs, term.source])
         head = ["term", "seconds", "share", "formula", "inputs", "source"]
-        return self.title, head, rows, "\n".join(filter(None, (self.verdict, self.too_much, self.caveat)))
+        return self.title, head, rows, "\n".join(filter(None, (self.verdict, self.too_much, self.spread.why)))
 
 
 @takes_settings(CostSettings)

@@ -263,7 +263,9 @@ def _conditions(job: Job, judge: Framework | None) -> Conditions:
     A GPU whose rates are unknown borrows the default one's, which only decide what is tried first.
     """
     bounded = job.gpu is not None and (judge is None or judge.trains)
-    rated = HARDWARE[DEFAULT_GPU] if job.gpu is None or job.gpu.unknown_rates() else job.gpu
+    rated = job.gpu
+    if rated is None or rated.unknown_rates():
+        rated = HARDWARE[DEFAULT_GPU]
     borrowed = replace(rated, hbm_bytes=job.gpu.hbm_bytes if job.gpu and bounded else 2**62)
     return Conditions.of_job(job.replace(gpu=borrowed), judge)
 

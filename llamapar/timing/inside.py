@@ -316,7 +316,10 @@ def _pass(phase: str, rows: Sequence[ProgramRow], sent: Traffic, shapes: _Shapes
     """The steps of a pass; communicating parts that send nothing in it are left out."""
     often = Counter(PARTS["block"])
     found = list[LayerStep]()
-    for i, row in enumerate(rows):
+    made = [row.shape for row in rows]
+    if phase == BACKWARD:
+        made = [*made[1:], "residual"]  # the gradient of what the row took
+    for row, shape in zip(rows, made, strict=True):
         terms = tuple(
             # `traffic` adds up equal parts of the block: two column inputs, two row outputs. A step is
             # one of them.
@@ -326,20 +329,13 @@ def _pass(phase: str, rows: Sequence[ProgramRow], sent: Traffic, shapes: _Shapes
         )
         if row.sends and not terms:
             continue
-        # In the backward it is the gradient of what the row took.
-        next_shape = "residual"
-        if i + 1 < len(rows):
-            next_shape = rows[i + 1].shape
-        made = next_shape
-        if phase == FORWARD:
-            made = row.shape
         # A step waits for what is made before it, and for what it gets from other ranks.
         waits = found[-1].name if found else BEFORE[phase]
         if terms and terms[0].kind == "send":
             waits += f", and in each round the {terms[0].axis.upper()} neighbour's keys and values"
         elif terms:
             waits += f" on every rank of its {terms[0].axis.upper()} group"
-        held = {tp: each[made] for tp, each in shapes.items()}
+        held = {tp: each[shape] for tp, each in shapes.items()}
         found.append(LayerStep(phase, row, terms, 0.0, held, waits))
     return found
 

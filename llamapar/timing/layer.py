@@ -197,7 +197,9 @@ def layer(how: Conditions, model: ModelConfig, layout: Layout, seq_len: int, bat
     gpu, tp, cp = how.gpu, layout.tp, layout.cp
     numel = layer_numel(model)
     only_attention = how.recompute == "selective" and how.habits.selective == "attention"
-    again = frozenset({"attention"}) if only_attention else AGAIN[how.recompute]
+    again = AGAIN[how.recompute]
+    if only_attention:
+        again = frozenset({"attention"})
     repeats = bool(again) and again != {"attention"}  # norms and SwiGLU are computed again with matmuls
     inputs: dict[str, float] = {
         "tokens": batch * seq_len / cp,

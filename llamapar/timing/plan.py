@@ -304,7 +304,8 @@ def searching(
     complete = cancel is None or not cancel()
     try:
         for judged, one in enumerate(_judged(every, asked, tight), 1):
-            passing += [] if one is None else [one]
+            if one is not None:
+                passing.append(one)
             many = len(passing) + len(tight)
             if progress is not None:
                 progress(judged, many)

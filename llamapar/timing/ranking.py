@@ -40,11 +40,6 @@ class Ranked:
         """The shown memory of its worst stage."""
         return self.held.expected_bytes
 
-    @property
-    def high_bytes(self) -> int:
-        """Upper bound on the memory of its worst stage."""
-        return self.held.high_bytes
-
     @cached_property
     def outcome(self) -> str:
         """FITS; TIGHT if it is expected to take from the headroom; UNDECIDED; or TOO_MUCH."""
@@ -55,7 +50,7 @@ class Ranked:
         """Memory of its worst stage, in words; both ends of the range if they leave it undecided."""
         if self.held.within(self.cost.gpu.hbm_bytes) == FITS:
             return f"{self.memory_bytes / GIB:.1f}"
-        return f"{self.held.low_bytes / GIB:.1f} to {self.high_bytes / GIB:.1f}"
+        return f"{self.held.low_bytes / GIB:.1f} to {self.held.high_bytes / GIB:.1f}"
 
     @property
     def layout(self) -> Layout:
@@ -76,7 +71,7 @@ class Ranked:
             "mfu": self.cost.mfu,
             "memory_gib": self.memory_bytes / GIB,
             "least_gib": self.held.low_bytes / GIB,
-            "most_gib": self.high_bytes / GIB,
+            "most_gib": self.held.high_bytes / GIB,
             "outcome": self.outcome,
             "place": self.place,
             "why": self.why,

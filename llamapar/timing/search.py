@@ -142,7 +142,8 @@ def degrees_of(job: Job, gpus: int, judge: Framework | None = None) -> Iterator[
     # TP beyond the KV heads is tried only if they may be copied, each as often as the others.
     copies = as_run(judge, job.replace(layout=Layout(tp=2 * kv))).kv_replication
     whole = [tp for tp in ways if kv % tp == 0 or (copies and heads % tp == tp % kv == 0)]
-    whole = whole[:1] if job.model.norms_width else whole  # what TP sends of them is not known
+    if job.model.norms_width:
+        whole = whole[:1]  # what TP sends of them is not known
     for tp, cp in itertools.product(whole, ways):
         unit = (1 if layout.sequence_parallel is False else tp) * (2 * cp if cp > 1 else 1)
         method = CpMethod.of(job.cp_method or "all_gather", cp)

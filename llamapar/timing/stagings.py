@@ -67,15 +67,6 @@ class Staging(NamedTuple):
     layers: int
 
 
-def bubble_of(pp: int, virtual_stages: int, many: int) -> int:
-    """The bubble of 1F1B and GPipe in forwards plus backwards of a stage, with any number of stages a rank.
-
-    It is pp - 1. With fewer micro-batches than ranks, every further stage of a rank also waits until the
-    round is full.
-    """
-    return pp - 1 + (virtual_stages - 1) * max(0, pp - many)
-
-
 def waits_of(
     schedule: str, pp: int, virtual_stages: int, many: int, forward: float, backward: float
 ) -> float:
@@ -90,7 +81,10 @@ def waits_of(
         full = 2 * pp
     if schedule in SPLIT and many >= full:
         return (pp - 1) * max(forward, backward / 2)
-    return bubble_of(pp, virtual_stages, many) * (forward + backward)
+    # 1F1B and GPipe wait for pp - 1 of the others' stages. With fewer micro-batches than ranks, every further
+    # stage of a rank also waits until the round is full.
+    bubble = pp - 1 + (virtual_stages - 1) * max(0, pp - many)
+    return bubble * (forward + backward)
 
 
 def stagings_of(

@@ -62,11 +62,6 @@ class Ranks:
     hold: StageHold
     busy: float
 
-    @property
-    def layers(self) -> int:
-        """Layers of the busiest rank."""
-        return sum(self.hold.layers)
-
     @classmethod
     def of(cls, sizes: Sizes, phases: tuple[float, float], ends: tuple[float, float]) -> Ranks:
         """The ranks, from forward and backward seconds of a layer (phases) and of the head (ends)."""
@@ -298,7 +293,7 @@ class Step:
         ends = head(how, model, lay, tokens)
         phases = each.seconds
         ranks = Ranks.of(sizes, phases, (ends[0].value, ends[1].value))
-        named = {"micro_batches": float(many), "layers": float(ranks.layers)}
+        named = {"micro_batches": float(many), "layers": float(sum(ranks.hold.layers))}
         terms = []
         for name, once in each.forward.items():
             inputs = named | {"forward": once.value, "backward": each.backward[name].value}

@@ -14,7 +14,7 @@ from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 from browser.panel import ASK, RESTART, Panel
 from browser.walk import BAD_CONFIG, OPENED, Walk
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
 AGAIN = "panel  # once more"
 CLINIC = "visit = lp.clinic(model='llama3-8b')\nvisit"
@@ -45,7 +45,6 @@ def type_in(panel: Panel, name: str) -> None:
     panel.settle(name, lambda now: now == 32)
 
 
-@pytest.mark.soak
 def test_a_hand_that_moves_at_random_is_followed_and_says_what_check_says(
     explorer: Panel, run: Run, counts: Callable[[int, int, int], int]
 ) -> None:
@@ -66,7 +65,6 @@ def test_a_hand_that_moves_at_random_is_followed_and_says_what_check_says(
     print(walk, dict(compared))
 
 
-@pytest.mark.soak
 def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
     box = explorer.control("tp")
     box.fill("16")
@@ -79,7 +77,6 @@ def test_a_fix_then_the_open_tab_then_anything_else(explorer: Panel) -> None:
     expect(explorer.root.locator(".lp-product")).to_have_text(re.compile("^8 · "))
 
 
-@pytest.mark.soak
 def test_a_line_with_a_word_too_many_is_mended_by_its_button(explorer: Panel) -> None:
     line = explorer.root.locator(".lp-state")
     line.fill("llamapar check llama3-8b --tp 4 --dp 2")
@@ -89,7 +86,6 @@ def test_a_line_with_a_word_too_many_is_mended_by_its_button(explorer: Panel) ->
     expect(explorer.answer).to_be_empty()
 
 
-@pytest.mark.soak
 def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
     explorer.kernel("panel.set(tab='memory')")
     explorer.control("micro_batch").fill("2")
@@ -110,7 +106,6 @@ def test_knobs_that_move_while_the_kernel_is_busy_go_together(explorer: Panel) -
     assert explorer.value("tp") == 4
 
 
-@pytest.mark.soak
 def test_two_views_of_a_panel_answer_each_its_own(explorer: Panel) -> None:
     explorer.notebook.run(1)
     second = Panel(explorer.notebook, 1, "panel")
@@ -130,7 +125,6 @@ def test_two_views_of_a_panel_answer_each_its_own(explorer: Panel) -> None:
         expect(view.answer).to_be_empty()
 
 
-@pytest.mark.soak
 def test_a_page_whose_kernel_is_gone_says_so_and_waits_for_nothing(explorer: Panel) -> None:
     """The last one here: it ends the kernel's memory."""
     explorer.notebook.page.evaluate(RESTART)

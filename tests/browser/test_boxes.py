@@ -224,6 +224,7 @@ def test_what_is_saved_is_the_folded_answer_and_no_widget(notebook: Notebook) ->
     assert "widgets" not in saved["metadata"]
 
 
+@pytest.mark.soak
 def test_what_follows_is_folded_until_the_answer_or_a_click(lab: Lab, tmp_path: Any) -> None:
     folded = "<details><summary>After your guess</summary>\n\nwhy it is so\n\n</details>"
     cells = (START, CELLS[LINE], "print('line 3')", folded, CELLS[TILED], "6 * 7", "## Next", "print('seen')")

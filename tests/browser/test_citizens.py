@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from browser.hands import kernel
 from browser.lab import Lab, Notebook, scratch_notebook, wait_until
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
 MAKE = """import llamapar as lp
 import ipywidgets as w
@@ -57,7 +57,6 @@ def widths(notebook: Notebook, cell: int) -> Any:
     return notebook.cell(cell).evaluate(WIDTHS)
 
 
-@pytest.mark.soak
 def test_panels_share_a_row_and_fill_a_column(notebook: Notebook) -> None:
     found = {}
     for cell, name in enumerate(BOXES, 1):
@@ -74,7 +73,6 @@ def test_panels_share_a_row_and_fill_a_column(notebook: Notebook) -> None:
     assert min(found["tab"] + found["accordion"]) > whole - 80
 
 
-@pytest.mark.soak
 def test_a_link_in_the_browser_moves_a_panel_and_springs_back(notebook: Notebook) -> None:
     cell = len(BOXES) + 1
     notebook.run(cell)
@@ -91,7 +89,6 @@ def test_a_link_in_the_browser_moves_a_panel_and_springs_back(notebook: Notebook
     assert kernel(notebook, "seen") == [8, 3]
 
 
-@pytest.mark.soak
 def test_a_page_that_is_loaded_anew_shows_its_panels_and_they_still_move(notebook: Notebook) -> None:
     cell = len(BOXES) + 1
     notebook.run(cell)

@@ -142,6 +142,7 @@ def test_typing_keeps_its_keys_from_jupyterlab(notebook: Notebook) -> None:
     expect(status(notebook)).to_contain_text("12 query heads")
 
 
+@pytest.mark.soak
 def test_markup_is_shown_as_text(notebook: Notebook) -> None:
     evil = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
     paste(notebook, f"{evil} n_kv_heads (8) must be divisible by tp (16) {evil}")

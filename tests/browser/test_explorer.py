@@ -113,6 +113,7 @@ def test_dims_move_in_steps_and_the_model_is_no_preset_then(notebook: Notebook) 
     expect(panel.get_by_label("TP, in steps")).to_have_attribute("aria-valuetext", "6")
 
 
+@pytest.mark.soak
 def test_tabs_walk_by_keyboard_and_each_has_its_picture(notebook: Notebook) -> None:
     seen = []
     panel = panel_of(notebook)
@@ -198,6 +199,7 @@ def test_a_click_on_the_timeline_puts_a_cursor_there(notebook: Notebook) -> None
     expect(panel.locator(".lp-summary").first).to_contain_text("at time")
 
 
+@pytest.mark.soak
 def test_a_press_on_a_map_s_rank_chooses_it_and_a_step_is_drawn_before_its_answer(notebook: Notebook) -> None:
     panel = panel_of(notebook)
     ranks = panel.locator(".lp-map [role=button]")
@@ -312,6 +314,7 @@ def button(notebook: Notebook, name: str) -> Locator:
     return panel_of(notebook).get_by_role("button", name=name, exact=True)
 
 
+@pytest.mark.soak
 def test_a_move_runs_and_the_genuine_error_stands_in_the_tape(runs: Notebook) -> None:
     verdict = panel_of(runs).locator(".lp-verdict")
     expect(verdict).to_contain_text("equal to the unsharded model", timeout=SLOW)

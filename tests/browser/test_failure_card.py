@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from browser.lab import Lab, LabError, scratch_notebook
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
 SETUP = "import torch\n%load_ext llamapar\ntp, heads, w = 4, 8, torch.ones(32, 6)"
 FAILS = "h = torch.ones(3, 6) @ w.chunk(tp)[0].T\nfor _ in range(1):\n    q = h.view(3, heads, 4)"

@@ -128,9 +128,8 @@ def answered_and_skipped(lab: Lab, notebook: Notebook, path: Path) -> None:
                 expect(again.cell(n).locator(HIDES).first).not_to_be_visible()
 
 
-def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_is_run(
-    lab: Lab, soak: bool
-) -> None:
+@pytest.mark.soak
+def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_is_run(lab: Lab) -> None:
     committed = START.read_bytes()
     with lab.open(START) as notebook:
         assert not notebook.modified  # by being opened
@@ -151,8 +150,6 @@ def test_opened_run_and_saved_the_file_stays_and_a_panel_is_a_picture_until_it_i
         assert notebook.save().read_bytes() == committed
         assert not notebook.modified
 
-        if not soak:
-            return
         # Saved in the middle of a run, when JupyterLab has cleared the cells that wait.
         notebook.page.evaluate("() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }")
         assert [] in outputs_in(notebook.save())[-5:]

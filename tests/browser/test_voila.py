@@ -173,6 +173,7 @@ def test_a_foreign_name_is_refused(server: Server, host: str) -> None:
     assert server.kernels() == kernels
 
 
+@pytest.mark.soak
 @pytest.mark.browser
 def test_a_foreign_origin_neither_talks_to_a_kernel_nor_ends_it(opened: Opened, server: Server) -> None:
     page, kernels = opened()
@@ -216,6 +217,7 @@ def test_a_page_asks_its_own_server_and_nobody_else(opened: Opened, server: Serv
     assert sorted(refused) == sorted(["http://127.0.0.1:9/", *others])
 
 
+@pytest.mark.soak
 @pytest.mark.browser
 def test_no_other_site_frames_it(browser: Browser, server: Server) -> None:
     page = browser.new_context().new_page()

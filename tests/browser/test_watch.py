@@ -85,6 +85,7 @@ def test_dots_and_keys_go_through_the_lines(notebook: Notebook) -> None:
     four.get_by_role("radio", name="forward").click()
 
 
+@pytest.mark.soak
 def test_a_picture_has_each_number_in_its_place(notebook: Notebook) -> None:
     """Every cell of the output on rank 3: nothing is paper, and the ink grows with the size of the number."""
     four = panel(notebook, 0)
@@ -218,6 +219,7 @@ def test_a_fault_is_outlined_where_it_begins(notebook: Notebook) -> None:
     settle(notebook, 1)
 
 
+@pytest.mark.soak
 def test_the_source_is_edited_and_every_rank_runs_again(notebook: Notebook) -> None:
     two = panel(notebook, 1)
     cells = len(notebook.cells())

@@ -17,7 +17,7 @@ from browser.panel import OPEN, OUTSIDE, PATIENCE, open_tab
 from llamapar.panels.controls import TABS
 from test_bringing import FILES
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
 PANEL = "import llamapar as lp\npanel = lp.explorer('llama3.1-405b', tp=16, pp=16, dp=64)\npanel"
 CELL = "lp.view(lp.ranks(tp=16, rank=3))"
@@ -79,9 +79,9 @@ def assert_whole(panel: Locator) -> None:
 @pytest.mark.parametrize(
     ("width", "files", "least"),
     [
-        pytest.param(1280, True, 500, marks=pytest.mark.soak),
-        pytest.param(820, True, 330, marks=pytest.mark.soak),
-        pytest.param(820, False, 550, marks=pytest.mark.soak),
+        (1280, True, 500),
+        (820, True, 330),
+        (820, False, 550),
         (390, False, 250),
     ],
 )
@@ -113,9 +113,7 @@ def test_a_panel_lays_itself_out_by_its_own_width(
     panel.locator(".lp-settings > summary").click()
 
 
-@pytest.mark.parametrize(
-    "code", [pytest.param("lp.explorer()", marks=pytest.mark.soak), "lp.explorer(tp=16)"]
-)
+@pytest.mark.parametrize("code", ["lp.explorer()", "lp.explorer(tp=16)"])
 def test_the_panel_is_in_sight_after_the_first_shift_enter(lab: Lab, tmp_path: Path, code: str) -> None:
     """At 1280 by 800, with the file browser open: all of it, its knobs beside the picture."""
     path = scratch_notebook(tmp_path / "first.ipynb", f"import llamapar as lp\n{code}")
@@ -136,7 +134,6 @@ def test_the_panel_is_in_sight_after_the_first_shift_enter(lab: Lab, tmp_path: P
         assert panel.evaluate(OUTSIDE) == []
 
 
-@pytest.mark.soak
 def test_a_narrow_window_shows_the_picture_with_what_is_moved_most(notebook: Notebook) -> None:
     panel = notebook.cell(0).locator(".llamapar")
     heads, tokens = (
@@ -190,7 +187,6 @@ RESTS = """(root, seq) => root.dataset.painted >= seq
 """Whether a payload or a later one is painted, and its map has stopped."""
 
 
-@pytest.mark.soak
 def test_the_picture_stands_still_while_knobs_move(notebook: Notebook, counts: Any) -> None:
     """No layout shift in many moves, of legal and of refused layouts; the page grows by nothing.
 
@@ -241,7 +237,6 @@ def test_the_picture_stands_still_while_knobs_move(notebook: Notebook, counts: A
     assert all(now <= 1.05 * then for now, then in zip(after, heap, strict=True)), (heap, after)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize(("width", "files"), [(1280, True), (390, False)])
 def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     notebook: Notebook, width: int, files: bool
@@ -258,7 +253,6 @@ def test_the_clinic_s_box_comes_first_and_its_fields_are_in_line(
     assert cause["height"] < 3 * 16 + 8  # 16 px a line: not a narrow column beside the title
 
 
-@pytest.mark.soak
 def test_text_reads_in_both_themes_and_is_alike_in_cell_and_panel(notebook: Notebook, tmp_path: Path) -> None:
     def colour(found: Locator, what: str) -> list[float]:
         text = found.evaluate(f"node => getComputedStyle(node)['{what}']")
@@ -285,7 +279,6 @@ def test_text_reads_in_both_themes_and_is_alike_in_cell_and_panel(notebook: Note
 # -- for who does not see it, or has no mouse -----------------------------------------------------
 
 
-@pytest.mark.soak
 def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
     for cell in (0, 3):
         panel = notebook.cell(cell).locator(".llamapar").first
@@ -293,7 +286,6 @@ def test_the_keyboard_reaches_every_control(notebook: Notebook) -> None:
         assert unreached(panel) == []
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious(notebook: Notebook, theme: Any) -> None:
     """The last ones here: they bring another job."""

@@ -250,17 +250,14 @@ class Attempts:
             yield self._apart(work) or "it ends without an answer, or takes too long"
 
     def _is_done(self) -> bool:
-        return any(self._answers_it(answer) for answer in self.answers)
-
-    def _answers_it(self, answer: Repair) -> bool:
         """Whether an answer is good enough to try nothing that is further away."""
-        if answer.cost >= MEANINGFUL:
-            return False
-        if answer.state in (PROVED, BIASED):
+        meaningful = [answer for answer in self.answers if answer.cost < MEANINGFUL]
+        if any(answer.state in (PROVED, BIASED) for answer in meaningful):
             return True
         no_cut = bool(self.one_process) or not self.facts.near
         # Nothing can be proved without a degree to change, so all slips are looked at first.
-        return answer.state == RUNS and answer.is_slip and no_cut and len(self.answers) > 8
+        slips = any(answer.state == RUNS and answer.is_slip for answer in meaningful)
+        return slips and no_cut and len(self.answers) > 8
 
     def _order(self, answer: Repair) -> float:
         odd = 0.0

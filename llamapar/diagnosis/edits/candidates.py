@@ -206,7 +206,9 @@ class Candidates:
 
     def _size(self, text: str, nodes: list[ast.expr], n: int) -> None:
         """A size of which a rank has its part: n_heads // tp."""
-        name = "" if isinstance(nodes[0], ast.Constant) else text
+        name = text
+        if isinstance(nodes[0], ast.Constant):
+            name = ""
         if named_degree(nodes[0]) or (self.far >= 1 and not name):
             return
         for degree in self.degrees:
@@ -221,7 +223,9 @@ class Candidates:
             cost += COST[SIZE] if name else COST[SIZE] + 2
             new = f"{text} // {degree.text}"
             run = f"{text} // _deg_"
-            sizes = f"{text} = {n}" if n and name else text
+            sizes = text
+            if n and name:
+                sizes = f"{text} = {n}"
             part = n // degree.n or "its part"
             note = f"{sizes} is all of them, and this rank has {part} ({_is(degree)})"
             self._add(nodes, text, new, SIZE, degree, cost, run, meant, note)
@@ -287,7 +291,9 @@ class Candidates:
         for number, added in enumerate(forms if len(shape) > 1 else forms[::2]):
             self._slip(nodes, text, text + added, number / 4)
         # Beside a part that lacks its last token, the other part lacks its first.
-        shifts = ["[:, 1:]", "[:, :-1]"] if len(shape) > 1 else []
+        shifts = []
+        if len(shape) > 1:
+            shifts = ["[:, 1:]", "[:, :-1]"]
         if shape:
             shifts += ["[1:]", "[:-1]"]
         for shift in shifts:

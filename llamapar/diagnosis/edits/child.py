@@ -43,7 +43,9 @@ _TCP = 0b11  # From version 4 on: bind, connect.
 _SCOPES = 0b11  # From version 6 on: abstract sockets, signals to processes outside.
 _PROT_READ_WRITE = 3
 _MAP_PRIVATE_FIXED_ANONYMOUS = 0x32
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_LIBC = None
+if sys.platform == "linux":
+    _LIBC = ctypes.CDLL(None, use_errno=True)
 
 _ENDS = frozenset(
     [

@@ -35,7 +35,9 @@ class Editor(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> Held:
         """The node, or what an edit puts in its place."""
-        edit = self.at.pop(span_of(node), None) if isinstance(node, ast.expr) else None
+        edit = None
+        if isinstance(node, ast.expr):
+            edit = self.at.pop(span_of(node), None)
         if edit is None:
             return self.generic_visit(node)
         if edit.kind == WATCH:

@@ -72,7 +72,9 @@ class Failure:
         self.names = ChainMap(self.frame.f_locals, self.frame.f_globals)
         self.around = around(program.tree(self.file), self.span) or [ast.Pass(lineno=1, end_lineno=1)]
         self.statement = self.around[0]
-        inner = self.frame.f_locals if self.frame.f_code.co_name != "<module>" else {}
+        inner = {}
+        if self.frame.f_code.co_name != "<module>":
+            inner = self.frame.f_locals
         self.rests_on, self.whole = self._slice()
         self.degrees, self.near = degrees_in_reach(
             str(error), self.rests_on, inner, self.frame.f_globals, program.names
@@ -100,7 +102,9 @@ class Failure:
         """A condition that holds only in the pass of a loop that failed; "" if none can be written."""
         if not isinstance(loop, ast.For):
             return ""
-        targets = loop.target.elts if isinstance(loop.target, ast.Tuple) else [loop.target]
+        targets = [loop.target]
+        if isinstance(loop.target, ast.Tuple):
+            targets = loop.target.elts
         for target in targets:
             value = value_of(target, self.names)
             if type(value) is int:
@@ -175,7 +179,9 @@ class Failure:
                     continue
                 bound = names_in(*targets)
                 if stores or bound & wanted:
-                    names = self.names if here else self.program.names
+                    names: Mapping[str, Held] = self.program.names
+                    if here:
+                        names = self.names
                     yield from Candidates(self.program, file, statement.value, names, self.degrees, 1).all()
                     wanted |= names_in(statement.value)
 
@@ -233,7 +239,9 @@ def _cuts(value: ast.AST) -> bool:
     for node in ast.walk(value):
         if isinstance(node, ast.Slice) and not all(map(_is_shift, (node.lower, node.upper, node.step))):
             return True
-        divisor = node.right if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv) else None
+        divisor = None
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+            divisor = node.right
         if isinstance(divisor, ast.Constant) or (divisor is not None and named_degree(divisor)):
             return True
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _CUTTING:
@@ -243,7 +251,9 @@ def _cuts(value: ast.AST) -> bool:
 
 def _is_shift(end: ast.expr | None) -> bool:
     """Whether an end of a slice is none, or leaves out one item, as a shift of labels does."""
-    number = end.operand if isinstance(end, ast.UnaryOp) else end
+    number = end
+    if isinstance(end, ast.UnaryOp):
+        number = end.operand
     return number is None or (isinstance(number, ast.Constant) and number.value == 1)
 
 

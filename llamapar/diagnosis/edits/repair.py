@@ -142,7 +142,9 @@ class _Words:
                 rivals=rivals, next=more,
             )  # fmt: skip
         best = chosen[0]
-        level = Level.CERTAIN if best.state == PROVED else Level.POSSIBLE
+        level = Level.POSSIBLE
+        if best.state == PROVED:
+            level = Level.CERTAIN
         if best.state != PROVED and best.meant and len(chosen) == 1:
             level = Level.LIKELY
         what = self._sentence(chosen, verdict)
@@ -219,7 +221,9 @@ class _Words:
             words = f"runs past this line, then {printable(answer.why)[:120]}"
         elif answer.stop:
             words = f"runs up to {answer.stop}"
-        why = answer.why if answer.state in (RUNS, BIASED) else ""
+        why = ""
+        if answer.state in (RUNS, BIASED):
+            why = answer.why
         if not why:
             why = self.search.one_process or "the line rests on no degree that could be set to 1"
         if self.search.shapes_only:
@@ -276,7 +280,9 @@ def with_edits(source: str, edits: Iterable[Edit]) -> str:
         safe = [*lines]
         plain[first - 1] = line[:begin] + new.encode() + line[end:]
         safe[first - 1] = line[:begin] + f"({new})".encode() + line[end:]
-        lines = plain if _same(plain, safe) else safe
+        lines = safe
+        if _same(plain, safe):
+            lines = plain
     return b"".join(lines).decode()
 
 

@@ -45,30 +45,22 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 # -- in the server ----------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def no_gpu() -> Iterator[None]:
-    """In this block torch sees no GPU, so imports or a DeviceMesh do not touch CUDA.
-
-    A process that has asked CUDA for the number of GPUs cannot use them after a fork. Without visible GPUs,
-    torch does not ask NVML either, which does not know MIG's devices and is not installed everywhere.
-    """
+def preload_imports(preload: Iterable[str]) -> None:
+    """Do the work that every rank should find done: torch's imports, and those of `preload`."""
+    # A process that has asked CUDA for the number of GPUs cannot use them after a fork. Without visible GPUs,
+    # torch does not ask NVML either, which does not know MIG's devices and is not installed everywhere.
     before = {name: os.environ[name] for name in NO_GPU if name in os.environ}
     os.environ.update(NO_GPU)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            rehearse()
+            for name in preload:
+                importlib.import_module(name)
     finally:
         for name in NO_GPU:
             del os.environ[name]
         os.environ.update(before)
-
-
-def preload_imports(preload: Iterable[str]) -> None:
-    """Do the work that every rank should find done: torch's imports, and those of `preload`."""
-    with no_gpu(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rehearse()
-        for name in preload:
-            importlib.import_module(name)
 
 
 def rehearse() -> None:
