@@ -103,7 +103,9 @@ def _text_of(what: Any) -> str | Iterator[str]:
         return (line.decode("utf-8", "replace") if isinstance(line, bytes) else str(line) for line in what)
     if isinstance(what, str):
         return what
-    return _shape_text(what)
+    if isinstance(what, Mapping):
+        return "\n".join(f"{name} is {_shape(s)}" for name, s in list(what.items())[:50])
+    return f"tensor is {_shape(what)}"
 
 
 def _refuse_unread(name: str, value: object, known: Known) -> None:
@@ -112,12 +114,6 @@ def _refuse_unread(name: str, value: object, known: Known) -> None:
         one_of("layout", name, Layout.__dataclass_fields__)
     elif FACTS[name] not in {*known.numbers, *known.changes}:
         whole(name, value, int(name != "zero"), OPTIONS[name].most if name in OPTIONS else MAX_SIZE)
-
-
-def _shape_text(what: object) -> str:
-    if isinstance(what, Mapping):
-        return "\n".join(f"{name} is {_shape(s)}" for name, s in list(what.items())[:50])
-    return f"tensor is {_shape(what)}"
 
 
 def _shape(what: object) -> str:

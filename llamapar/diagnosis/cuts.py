@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 
 from .hypothesis import WIDTH
-from .known import Known, on_a_rank, plausible_degrees
+from .known import PLAUSIBLE, Known, on_a_rank
 
 HEADS = ("n_heads", "n_kv_heads")
 
@@ -187,7 +187,7 @@ def assumed(small: int, big: int, known: Known) -> Iterator[SizeCut]:
     """
     given = [(axis, k) for axis in ("tp", "dp", "world") if (k := known.get(axis) or 1) > 1][:1]
     axis, degree = given[0] if given else ("tp", 0)
-    padded = (k for k in plausible_degrees(Known()) if big - small < k <= _MOST and big % k == 0)
+    padded = (k for k in PLAUSIBLE if big - small < k <= _MOST and big % k == 0)
     tried = [(big, degree or -(-big // small)), (small, degree or next(padded, 0))]
     if degree and (axis != "tp" or not (known.model or given_as(big, known))):
         tried.insert(0, ((degree - 1) * big + small, degree))
@@ -268,11 +268,7 @@ def shard_of(rows: int, whole: int, known: Known) -> tuple[int, int] | None:
     """(tp, the size that is cut) such that `rows` is the shard; the size is whole or padded."""
     given = known.get("tp")
     tp = given or -(-whole // rows)
-    if (
-        rows * tp != whole
-        and (given or tp in plausible_degrees(known))
-        and rounded_up(whole, rows * tp, known, tp)
-    ):
+    if rows * tp != whole and (given or tp in PLAUSIBLE) and rounded_up(whole, rows * tp, known, tp):
         return tp, rows * tp
     if whole % rows == 0:
         return whole // rows, whole

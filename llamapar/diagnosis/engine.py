@@ -184,7 +184,11 @@ def _of_candidates(
         ranks = candidate.ranks.union(*(other.ranks for other in filter(candidate.alike, candidates)))
         found = build(message, known.also(stated), candidate.line, tuple(sorted(ranks)))
         if found.diagnoses:
-            notes = [_by_itself(other, found, known) for other in candidates if _beside(other, candidate)]
+            notes = []
+            for other in (each for each in candidates if _beside(each, candidate)):
+                told = build(Reading.of(other.message, other.code, other.raised_in), known, other.line, ())
+                words = "the same" if told.reason == found.reason else told.summary
+                notes.append(f"by itself, {other.line[:_QUOTED]}: {words}")
             if not is_watchdog(candidate.line) and any(is_watchdog(other.line) for other in candidates):
                 notes.append(_LATE)
             return replace(found, rivals=(*found.rivals, *notes))
@@ -218,13 +222,6 @@ def _beside(other: CandidateLine, first: CandidateLine) -> bool:
     """Whether a line is an error of its own, and no part or echo of the first one on another rank."""
     own = other.score >= EXACT and other.line not in first.message
     return own and not first.alike(other) and not is_watchdog(other.line)
-
-
-def _by_itself(other: CandidateLine, first: Explanation, known: Known) -> str:
-    """What another error line says by itself, as a note."""
-    told = build(Reading.of(other.message, other.code, other.raised_in), known, other.line, ())
-    words = "the same" if told.reason == first.reason else told.summary
-    return f"by itself, {other.line[:_QUOTED]}: {words}"
 
 
 def build(r: Reading, known: Known, line: str, ranks: tuple[int, ...]) -> Explanation:

@@ -15,7 +15,7 @@ from llamapar.describe.layout import AXES, PAPER_ORDER, Layout
 from llamapar.describe.models import PRESETS, ModelConfig, public_models
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import OPTIONS
-from llamapar.errors import MAX_DEGREE, LlamaparError, ModelError, whole
+from llamapar.errors import LlamaparError, ModelError
 from llamapar.frameworks import Framework
 from llamapar.frameworks import framework as find_framework
 
@@ -246,9 +246,5 @@ def _model(model: Any) -> tuple[ModelConfig | None, str]:
         return named, model
 
 
-def plausible_degrees(known: Known, axis: str = "tp") -> list[int]:
-    """Plausible degrees of an axis: the known one, else powers of two, then other small numbers."""
-    given = known.get(axis)
-    if given:
-        return [whole(axis, min(given, MAX_DEGREE))]
-    return [2, 4, 8, 16, 32, 64, 3, 6, 5, 7, 12, 10, 24, 9, 128, 20, 14, 15, 18, 48, 40, 256, 512, 1024]
+PLAUSIBLE = (2, 4, 8, 16, 32, 64, 3, 6, 5, 7, 12, 10, 24, 9, 128, 20, 14, 15, 18, 48, 40, 256, 512, 1024)
+"""Degrees of an axis that nobody gave: powers of two, then other small numbers."""

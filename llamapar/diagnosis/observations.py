@@ -320,17 +320,14 @@ def _broadcast(first: Shape, second: Shape, name: str) -> Iterator[Pair]:
 _DIFFER = pattern("counts_differ")
 
 
-def unequal_counts(r: Reading) -> Iterator[Unequal]:
-    """Counts that should be equal but differ."""
-    written = bool(r.products) and len(r.values) > len(r.products[0][0])
-    if written or "vocab" in r.concepts or _DIFFER.search(r.low):
-        yield Unequal(tuple(r.terms), tuple(r.values))
-
-
 def observe(r: Reading) -> list[Observation]:
     """Everything the text states, the most exact statements first."""
     cut = list(dict.fromkeys(divides(r)))
     counts = all(o.subject in ("world", "tp") or (not o.subject and "world" in o.by) for o in cut)
     shapes = list(shape_observations(r))
-    counts = counts and not any(isinstance(o, ViewCall | Matmul | Pair) for o in shapes)
-    return [*shapes, *cut, *(unequal_counts(r) if counts else ())]
+    found = [*shapes, *cut]
+    if counts and not any(isinstance(o, ViewCall | Matmul | Pair) for o in shapes):
+        written = bool(r.products) and len(r.values) > len(r.products[0][0])
+        if written or "vocab" in r.concepts or _DIFFER.search(r.low):
+            found.append(Unequal(tuple(r.terms), tuple(r.values)))
+    return found

@@ -119,8 +119,6 @@ def _vocabulary(it: DifferingSizes) -> Found:
             why = "padded to different multiples"
             category = "vocab_padding"
         cause = f"{rows_of} of {small} and {big} rows: {why}"
-        if "lora" in r.concepts:
-            category = "lora_tp"
         cut = (known.get("tp") or 1) > 1 or (both and (r.loading or not public))
         blame = first((padded and cut, True), (padded or not r.loading, None), otherwise=False)
         level = likely_if(blame is not None or r.loading)

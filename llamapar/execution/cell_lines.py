@@ -13,9 +13,8 @@ from torch import Tensor
 from llamapar.describe.layout import Layout
 from llamapar.errors import PeerError
 from llamapar.records.tables import plural
-from llamapar.records.trace import Place, Tape, TapeStep, Trace, grouped, some
+from llamapar.records.trace import Place, Tape, TapeStep, grouped, some
 
-from .body import RankReport
 from .cells import Cell, CellReport, Line, LineDone
 from .replies import RankAnswer
 
@@ -154,14 +153,6 @@ class CellLines:
             return ""
         operands = "".join(f", {name}: {what}" for name, what in report.read.items())
         return f"\n       at {report.stopped.where}  {report.stopped.code}{operands}"
-
-    def report_of_rank(self, answer: RankAnswer) -> RankReport:
-        """A rank's error and its collectives, as of any run."""
-        events = [event for done in self.reports[answer.rank].done.values() for event in done.events]
-        trace = Trace(answer.rank, tuple(events))
-        return RankReport(
-            rank=answer.rank, trace=trace, error=answer.error, traceback=answer.traceback, at=answer.at
-        )
 
 
 def _names(of: Mapping[int, LineDone]) -> list[str]:

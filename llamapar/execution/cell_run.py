@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 from llamapar.describe.layout import Layout
 from llamapar.diagnosis import Explanation
-from llamapar.records.trace import grouped, some
+from llamapar.records.trace import Trace, grouped, some
 
+from .body import RankReport
 from .capacity import choose_device
 from .cell_lines import CellLines
 from .cells import Cell, copied, read_names, run_cell
@@ -37,9 +38,13 @@ def cell_on_ranks(
     ranks = pool(layout.world, device=used, backend=backend, preload=PRELOAD)
     answers = ranks.run(run_cell, cell, timeout=timeout, told=_waiting, keep=True)
     ran = CellLines(cell, tuple(answers), refused)
-    reports = tuple(map(ran.report_of_rank, answers))
+    reports = []
+    for a in answers:
+        events = [event for done in ran.reports[a.rank].done.values() for event in done.events]
+        trace = Trace(a.rank, tuple(events))
+        reports.append(RankReport(rank=a.rank, trace=trace, error=a.error, traceback=a.traceback, at=a.at))
     why = "a cell returns none", "result.out, the value of its last expression"
-    return Result("cell", ran, "processes", used, reports, no_tensors=why, repair=_repaired)
+    return Result("cell", ran, "processes", used, tuple(reports), no_tensors=why, repair=_repaired)
 
 
 def _repaired(result: Result, found: Explanation) -> Explanation:

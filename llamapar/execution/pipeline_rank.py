@@ -133,7 +133,11 @@ class PipelineRank:
         yield from self._tie()
         with self.recorder:
             self.recorder.phase = "gradients"
-            reduced = self.reduced(self._gradients())
+            summed: dict[str, Tensor] = {}
+            for (_, name), own in self.sums.items():
+                # A tied embedding with both ends on this rank has a sum of each.
+                summed[name] = microbatches.both_ends(summed[name], own) if name in summed else own
+            reduced = self.reduced(summed)
             outputs = {
                 name: torch.cat([parts[number] for number in sorted(parts)])
                 for name, parts in self.outputs.items()
@@ -241,15 +245,6 @@ class PipelineRank:
     def reduced(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """The gradients of the whole batch: the sums over micro-batches after the sums over ranks."""
         return gradients.reduce_gradients(self.mesh, self.setting, sums, self.scatters is not None)
-
-    def _gradients(self) -> dict[str, Tensor]:
-        """Name → sum over micro-batches; for a tied embedding with both ends on this rank, also over the
-        ends.
-        """
-        found: dict[str, Tensor] = {}
-        for (_, name), own in self.sums.items():
-            found[name] = microbatches.both_ends(found[name], own) if name in found else own
-        return found
 
     def _tie(self) -> Turns:
         """Exchange a tied embedding's gradient with the other end, and add it."""
