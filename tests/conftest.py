@@ -130,7 +130,7 @@ def _set_profiles(config: pytest.Config) -> None:
         derandomize="CI" in os.environ,  # elsewhere every soak looks at new examples
         database=None,
         deadline=None,
-        max_examples=2000 if config.getoption("deep") else 100,
+        max_examples=2000 if config.getoption("deep") else 50,
         print_blob=True,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )

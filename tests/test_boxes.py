@@ -24,6 +24,7 @@ from llamapar.course.questions import QUESTIONS, Quiz
 from llamapar.course.veils import covered, veiled
 from llamapar.panels.box_panel import Box
 from llamapar.panels.page import for_browser
+from test_notebooks import SPOILERS, in_sight, read
 from truths import WORKED_OUT
 from wire import press, receive
 
@@ -187,6 +188,21 @@ def test_no_answer_stands_before_its_question(path: Path) -> None:
                 above = section if name in PREDICTIONS else whole
                 forms = {form for form in (str(item.truth), f"{item.truth:,}") if form not in item.text}
                 assert not [form for form in forms if stands_in(form, above)], name
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_three_cells_after_a_question_do_not_spoil_it(path: Path) -> None:
+    notebook = read(path)
+    for place, cell in enumerate(notebook.cells):
+        for question in re.findall(r'predict\(\s*"((?:[^"\\]|\\.)*)"', cell.source):
+            item = item_of(question)
+            phrases = [*SPOILERS.get(question, [])]
+            if item.kind in ("number", "list") and re.search(r"\d\D*\d", item.say(item.truth)):
+                phrases.append(item.say(item.truth))
+            assert phrases, f'write what would spoil "{question}" into tests/spoilers.toml'
+            for after, other in enumerate(notebook.cells[place : place + 4]):
+                seen = in_sight(other, own=after == 0)
+                assert [phrase for phrase in phrases if phrase in seen] == [], (question, after)
 
 
 def test_yes_and_no_are_in_balance() -> None:

@@ -392,7 +392,7 @@ def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> Non
         name: DEFAULTS[name] for name in ("engine", "fault", "dtype", "padding", "layer_split", "order")
     }
     small |= {name: DEFAULTS[name] for name in ("chunking", "cp_method", "framework", "zero", *STEP)}
-    for _move in range(counts(40, 100, 1_000)):
+    for _move in range(counts(40, 60, 1_000)):
         roll = draw.random()
         control = draw.choice(controls)
         if roll < 0.3:

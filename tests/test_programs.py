@@ -265,7 +265,7 @@ def test_ulysses_is_one_process_in_both_engines(counts):
     Copies of KV heads, documents, uneven documents and orders of the axes are among the layouts.
     """
     for case, program in zip(
-        drawn(TRADED, counts(3, 30, 60)), itertools.cycle(("attention", "llama", "block")), strict=False
+        drawn(TRADED, counts(3, 15, 60)), itertools.cycle(("attention", "llama", "block")), strict=False
     ):
         one, other = case.run(program), case.run(program, engine="processes")
         for result in (one, other):
@@ -353,7 +353,7 @@ def test_both_engines_leave_the_same_trace_and_numbers(counts):
     short = [("ring", "attention"), ("all_gather", "llama"), ("all_gather", "mlp_unfused")]
     for layout, method, program in [
         *((layout, *of) for layout, of in zip(small_ones, short, strict=True)),
-        *drawn(everything, counts(0, 20, len(everything))),
+        *drawn(everything, counts(0, 10, len(everything))),
     ]:
         case = Case(small(8), layout, {"cp_method": method, "global_batch": 2, "seq_len": 16})
         one, other = case.run(program), case.run(program, engine="processes")

@@ -185,7 +185,7 @@ def mutated(text: str, draw: random.Random) -> str:
 def test_mutated_files_end_in_an_answer_or_a_clear_error(counts):
     draw = random.Random(11)
     rows = [*CASES.values()]
-    for _ in range(counts(150, 500, 10_000)):
+    for _ in range(counts(150, 300, 10_000)):
         row = draw.choice(rows)
         texts = {name: mutated(text, draw) for name, text in files_of(row).texts.items()}
         try:

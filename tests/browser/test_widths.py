@@ -219,7 +219,7 @@ def test_the_picture_stands_still_while_knobs_move(notebook: Notebook, counts: A
 
     first, heap, nodes = counted(), memory(), []
     knobs = ["TP", "KV heads", "DP", "query heads", "PP", "layers", "CP", "dim", "vocabulary"]
-    for move in range(counts(20, 120, 300)):
+    for move in range(counts(20, 60, 300)):
         key = "ArrowRight" if move // len(knobs) % 2 == 0 else "ArrowLeft"
         before = panel.get_attribute("data-painted")
         panel.get_by_label(f"{knobs[move % len(knobs)]}, in steps", exact=True).press(key)
