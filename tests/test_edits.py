@@ -302,8 +302,9 @@ def test_two_edits_that_nothing_separates_are_both_shown():
     assert all(line.startswith("runs; not proved: undecided") for line in found.proof)
 
 
-def test_an_error_that_does_not_come_again_has_no_answer():
-    program, error = failing("calls = [0]", "calls[0] += 1\nx = torch.ones(4).view(2, 2 + (calls[0] == 1))")
+@pytest.mark.parametrize("more", ["(calls[0] == 1)", "calls[0]"], ids=["none", "another"])
+def test_an_error_that_does_not_come_again_has_no_answer(more):
+    program, error = failing("calls = [0]", f"calls[0] += 1\nx = torch.ones(4).view(2, 2 + {more})")
     program.names["calls"] = [5]
     found = repair(program, error, SECONDS)
     assert found.edit == ()

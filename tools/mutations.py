@@ -2,13 +2,14 @@
 
     python tools/mutations.py                      # all of them, two at a time, as a table
     python tools/mutations.py --only copies-tiled  # one, with what pytest said
+    python tools/mutations.py --into slips.md      # those that do not stand there, each written as it ends
     python tools/mutations.py --list
 
 The slips stand in `mutations.toml`. Each is made in a copy of the checkout, where the tests that are
-named beside it run with `-x`; where they do not pass without it, the slip is left out and they are named.
-A slip that no test notices shows a test that is missing, unless it changes nothing at all, which `survives`
-then explains. A text that does not stand exactly once where it should is an error: the code has moved on,
-and so must the table.
+named beside it run with `-x`. The test that fails runs once more without the slip: where it fails then, too,
+it has not noticed anything. A slip that no test notices shows a test that is missing, unless it changes
+nothing at all, which `survives` then explains. A text that does not stand exactly once where it should is an
+error: the code has moved on, and so must the table.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import tempfile
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Queue
 
@@ -84,21 +85,25 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the tests of a mutation ended: pytest's exit code (None past the limit), and how long it took."""
+    """How the tests of a mutation ended: pytest's exit code (None past the limit), and how long it took.
+
+    sound: whether what failed passes without the mutation.
+    """
 
     code: int | None
     seconds: float
     output: str
+    sound: bool = True
 
     @property
     def caught(self) -> bool:
-        return self.code in (FAILED, None)
+        return self.code in (FAILED, None) and self.sound
 
     @property
     def by(self) -> str:
-        """The test that failed."""
-        found = re.search(r"^(?:FAILED|ERROR) tests/(\S+?)(?:\[| |$)", self.output, re.MULTILINE)
-        return found[1] if found else "the time limit"
+        """The test that failed; "" where none ended."""
+        found = re.search(r"^(?:FAILED|ERROR) (tests/\S+?(?:\[.*?\])?)(?: - |$)", self.output, re.MULTILINE)
+        return found[1] if found else ""
 
 
 def read() -> list[Mutation]:
@@ -147,15 +152,21 @@ def judged(copy: Path, mutation: Mutation) -> Outcome:
     source = file.read_text()
     try:
         file.write_text(source.replace(mutation.old, mutation.new))
-        return tested(copy, mutation.arguments)
+        outcome = tested(copy, mutation.arguments)
     finally:
         file.write_text(source)
+    if not outcome.caught:
+        return outcome
+    untouched = tested(copy, [outcome.by] if outcome.by else mutation.arguments)
+    return replace(outcome, sound=untouched.code == PASSED, seconds=outcome.seconds + untouched.seconds)
 
 
 def row(mutation: Mutation, outcome: Outcome) -> str:
     """A line of the table of outcomes."""
     if outcome.caught:
-        word = f"caught by {outcome.by}"
+        word = f"caught by {outcome.by.removeprefix('tests/') or 'the time limit'}"
+    elif not outcome.sound:
+        word = f"{outcome.by or mutation.tests} fails without it, too"
     elif outcome.code == PASSED:
         word = f"equivalent: {mutation.survives}" if mutation.survives else "SURVIVED"
     else:
@@ -170,10 +181,13 @@ def main() -> int:
     parser.add_argument("--only", metavar="ID", action="append", help="this one (may be given again)")
     parser.add_argument("--list", action="store_true", help="the table without running anything")
     parser.add_argument("--jobs", type=int, default=2, help="copies at work at once (2)")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="write each answer there, and try no other")
     args = parser.parse_args()
-    chosen = [m for m in read() if not args.only or m.id in args.only]
-    if unknown := set(args.only or ()) - {m.id for m in chosen}:
+    table = read()
+    if unknown := set(args.only or ()) - {m.id for m in table}:
         parser.error(f"no such mutation: {', '.join(sorted(unknown))}")
+    there = args.into.read_text() if args.into and args.into.exists() else ""
+    chosen = [m for m in table if (not args.only or m.id in args.only) and f"| {m.id} |" not in there]
     for mutation in chosen:
         mutation.file(PROJECT)
     if args.list:
@@ -186,32 +200,21 @@ def main() -> int:
         for i in range(args.jobs):
             copies.put(copied(Path(folder).resolve() / str(i)))
 
-        def sound(arguments: tuple[str, ...]) -> tuple[tuple[str, ...], Outcome]:
-            copy = copies.get()
-            try:
-                return arguments, tested(copy, list(arguments))
-            finally:
-                copies.put(copy)
-
         def tried(mutation: Mutation) -> tuple[Mutation, Outcome]:
             copy = copies.get()
             try:
                 outcome = judged(copy, mutation)
             finally:
                 copies.put(copy)
-            print(
-                f"{mutation.id}: {row(mutation, outcome).split('|')[4].strip()}", file=sys.stderr, flush=True
-            )
+            line = row(mutation, outcome)
+            print(f"{mutation.id}: {line.split('|')[4].strip()}", file=sys.stderr, flush=True)
+            if args.into:
+                with args.into.open("a") as file:
+                    file.write(f"{line}\n")
             return mutation, outcome
 
         with ThreadPoolExecutor(args.jobs) as pool:
-            untouched = dict(pool.map(sound, dict.fromkeys(tuple(m.arguments) for m in chosen)))
-            unsound = {arguments for arguments, outcome in untouched.items() if outcome.code != PASSED}
-            for arguments in unsound:
-                outcome = untouched[arguments]
-                print(outcome.output[-3000:])
-                print(f"{shlex.join(arguments)} does not pass without a mutation ({outcome.code})")
-            outcomes = list(pool.map(tried, (m for m in chosen if tuple(m.arguments) not in unsound)))
+            outcomes = list(pool.map(tried, chosen))
 
     print("| mutation | in | what it does to a person | outcome | time |\n|---|---|---|---|---|")
     for mutation, outcome in outcomes:
@@ -221,7 +224,7 @@ def main() -> int:
     if args.only:
         print(*(outcome.output[-3000:] for _, outcome in outcomes), sep="\n")
     odd = [m.id for m, o in outcomes if o.code not in (PASSED, FAILED, None) or o.caught == bool(m.survives)]
-    return int(bool(odd or unsound))
+    return int(bool(odd))
 
 
 if __name__ == "__main__":
