@@ -206,7 +206,7 @@ def _wrapped(module: nn.Module, mesh: DeviceMesh, wrapper: str, slip: str) -> nn
     [
         ("DistributedDataParallel", "processes"),
         ("torch.compile", "processes"),
-        ("torch.compile", "local"),
+        pytest.param("torch.compile", "local", marks=pytest.mark.soak),
         ("checkpoint_wrapper", "local"),
     ],
 )

@@ -69,6 +69,21 @@ class Walk:
     rows: list[list[int]]
     missing: dict[int, Result] = field(default_factory=dict)
 
+    def _ends(self, durations: Sequence[Mapping[str, float]], p2p: float) -> list[float]:
+        """The end of each turn: see `times`. A search asks for these alone, thousands of turns at a time."""
+        every = [of_stage[kind] for of_stage in durations for kind in WORDS]
+        ends = [0.0]
+        for before, other, work in zip(self.before, self.other, self.works, strict=True):
+            # A rank does one thing at a time, so the operation before is the floor, and the message from
+            # another rank can only push it up.
+            start = ends[before]
+            if other:
+                there = ends[other] + p2p
+                if there > start:
+                    start = there
+            ends.append(start + every[work])
+        return ends
+
     def times(
         self, durations: Sequence[Mapping[str, float]], p2p: float = 0.0
     ) -> tuple[list[float], list[float]]:
@@ -77,24 +92,19 @@ class Walk:
         durations: for each stage of the pipeline, by kind. p2p: time from the end of an operation to its use
         on another rank; no rank is busy meanwhile.
         """
-        starts = [0.0]
-        ends = [0.0]
-        every = [of_stage[kind] for of_stage in durations for kind in WORDS]
-        for before, other, takes in zip(
-            self.before, self.other, map(every.__getitem__, self.works), strict=True
-        ):
-            # A rank does one thing at a time, so the operation before is the floor, and the message from
-            # another rank can only push it up.
-            start = ends[before]
-            if other and ends[other] + p2p > start:
-                start = ends[other] + p2p
-            starts.append(start)
-            ends.append(start + takes)
-        return starts, ends
+        ends = self._ends(durations, p2p)
+        # Turn 0 ends at 0, so without another rank's message the operation before decides.
+        return [
+            0.0,
+            *(
+                max(ends[own], ends[other] + p2p * bool(other))
+                for own, other in zip(self.before, self.other, strict=True)
+            ),
+        ], ends
 
     def ends(self, durations: Sequence[Mapping[str, float]], p2p: float) -> tuple[float, float]:
         """When everything is done: with instant transfers, and with transfers of p2p each, as in `times`."""
-        return max(self.times(durations)[1]), max(self.times(durations, p2p)[1])
+        return max(self._ends(durations, 0.0)), max(self._ends(durations, p2p))
 
 
 def walk(rows: Sequence[Sequence[Operation]], stages: int, micro_batches: int) -> Walk:
