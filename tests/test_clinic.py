@@ -1,7 +1,5 @@
 """The clinic without a browser: what fills in, who wins, what a fix opens, and that no text is ever lost."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import random
@@ -40,7 +38,7 @@ def assert_shows(panel: Clinic) -> None:
     assert repr(panel).startswith("Clinic: ")
 
 
-def test_opens_empty_and_shows_the_same_each_time() -> None:
+def test_opens_empty_and_shows_the_same_each_time():
     panel = lp.clinic()
     assert repr(panel) == "Clinic: nothing pasted yet"
     assert panel.explanation.diagnoses == ()
@@ -57,7 +55,7 @@ def test_opens_empty_and_shows_the_same_each_time() -> None:
     assert visit == Visit()
 
 
-def test_a_text_that_names_two_models_or_frameworks_names_none() -> None:
+def test_a_text_that_names_two_models_or_frameworks_names_none():
     panel = lp.clinic(f"llama3-8b or Llama-2-70b? vllm/a.py megatron/b.py\n{KV}")
     assert "model" not in panel.payload["origins"]
     assert "framework" not in panel.payload["origins"]
@@ -76,9 +74,7 @@ def test_a_text_that_names_two_models_or_frameworks_names_none() -> None:
         ("layers (32) must be divisible by pp (5)", {"pp": 5, "framework": "megatron-lm"}, "stages"),
     ],
 )
-def test_every_fix_opens_an_explorer_where_nothing_is_wrong(
-    text: str, fields: dict[str, Any], tab: str
-) -> None:
+def test_every_fix_opens_an_explorer_where_nothing_is_wrong(text, fields, tab):
     panel = lp.clinic(text, **{"model": "llama3-8b"} | fields)
     offered = [fix for fix in panel.explanation.best.fixes if isinstance(fix, Fix)]
     assert offered
@@ -99,7 +95,7 @@ def test_every_fix_opens_an_explorer_where_nothing_is_wrong(
 
 @pytest.mark.parametrize("value", HOSTILE, ids=lambda value: shown(value)[:20])
 @pytest.mark.parametrize("name", ["tp", "model", "framework", "vocab_size"])
-def test_a_wrong_field_is_told_and_the_rest_counts(name: str, value: Any) -> None:
+def test_a_wrong_field_is_told_and_the_rest_counts(name, value):
     panel = lp.clinic(TITAN)
     refused = receive(panel, kind="set", changes={name: value})
     assert panel.text == TITAN
@@ -126,7 +122,7 @@ def test_a_wrong_field_is_told_and_the_rest_counts(name: str, value: Any) -> Non
         {"kind": "nothing"},
     ],
 )
-def test_a_hostile_message_changes_nothing(content: Any) -> None:
+def test_a_hostile_message_changes_nothing(content):
     panel = lp.clinic(TITAN)
     before = panel.payload["values"]
     deliver(panel, content)
@@ -137,7 +133,7 @@ def test_a_hostile_message_changes_nothing(content: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["model", "framework", "tp", "n_kv_heads", "quant_group"])
-def test_what_no_page_can_hold_is_sent_in_words(name: str) -> None:
+def test_what_no_page_can_hold_is_sent_in_words(name):
     panel = lp.clinic(TITAN)
     for value, words in (
         (10**5000, "an integer of 16610 bits"),
@@ -152,7 +148,7 @@ def test_what_no_page_can_hold_is_sent_in_words(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "most"), [("tp", 2**20), ("gpus", 2**24), ("dim", 2**31 - 1)])
-def test_a_field_has_the_bounds_of_its_option(name: str, most: int) -> None:
+def test_a_field_has_the_bounds_of_its_option(name, most):
     assert lp.clinic(KV, **{name: most}).payload["problem"] is None
     with pytest.raises(lp.LayoutError, match=f"{name}={shown(most + 1)}: {name} must be .* from 1 to {most}"):
         lp.clinic(KV, **{name: most + 1})
@@ -160,10 +156,10 @@ def test_a_field_has_the_bounds_of_its_option(name: str, most: int) -> None:
         lp.clinic().set(**{f"{name}s": 4})
 
 
-def test_a_fault_of_ours_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_ours_keeps_the_text(monkeypatch):
     panel = lp.clinic(TITAN)
 
-    def broken(*_: Any, **__: Any) -> Any:
+    def broken(*_, **__):
         raise ZeroDivisionError("of ours")
 
     ours = importlib.import_module("llamapar.panels.clinic_panel")
@@ -194,7 +190,7 @@ def test_a_fault_of_ours_keeps_the_text(monkeypatch: pytest.MonkeyPatch) -> None
     ],
     ids=lambda text: text[:12].encode("unicode_escape").decode(),
 )
-def test_any_text_is_answered_soon_and_kept(text: str) -> None:
+def test_any_text_is_answered_soon_and_kept(text):
     panel = lp.clinic()
     with within(2):
         receive(panel, kind="set", changes={"text": text})
@@ -203,7 +199,7 @@ def test_any_text_is_answered_soon_and_kept(text: str) -> None:
     assert_shows(panel)
 
 
-def test_a_long_log_is_read_whole_and_shown_in_part() -> None:
+def test_a_long_log_is_read_whole_and_shown_in_part():
     noise = "step 1 loss 2.0 tokens per second 1000\n"
     log = noise * 60_000 + TITAN + noise * 60_000
     assert len(log) > 60 * LIMIT
@@ -216,7 +212,7 @@ def test_a_long_log_is_read_whole_and_shown_in_part() -> None:
     assert "characters are read and not shown" in panel.text
 
 
-def test_random_use_never_raises(soak: bool) -> None:
+def test_random_use_never_raises(soak):
     draw = random.Random(11)
     panel = lp.clinic()
     names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] == "int"]

@@ -1,10 +1,7 @@
 """What the clinic offers and draws: its examples, live facts, the ranks of a log, and memory that ran out."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -26,7 +23,7 @@ def messages(name: str) -> list[str]:
 # -- examples --------------------------------------------------------------------------------------
 
 
-def test_an_empty_clinic_offers_three_real_messages() -> None:
+def test_an_empty_clinic_offers_three_real_messages():
     panel = lp.clinic()
     assert panel.payload["examples"] == EXAMPLES
     assert len(EXAMPLES) == 3
@@ -66,9 +63,7 @@ def test_an_empty_clinic_offers_three_real_messages() -> None:
         ),
     ],
 )
-def test_a_press_of_an_example_gives_its_answer(
-    fields: Any, verdict: str, cause: str, title: str | None
-) -> None:
+def test_a_press_of_an_example_gives_its_answer(fields, verdict, cause, title):
     panel = lp.clinic()
     assert receive(panel, kind="set", changes=fields) is None
     payload = panel.payload
@@ -91,7 +86,7 @@ def failed() -> BaseException:
     return caught.value
 
 
-def test_an_exception_opens_it_with_the_live_facts() -> None:
+def test_an_exception_opens_it_with_the_live_facts():
     error = failed()
     panel = lp.clinic(error)
     parts = panel.payload["parts"]
@@ -110,8 +105,8 @@ def test_an_exception_opens_it_with_the_live_facts() -> None:
     assert panel.payload["parts"]["operands"] == []
 
 
-def test_facts_of_the_frame_are_told_from_those_of_the_text() -> None:
-    def attend(q: torch.Tensor, n_heads: int, n_kv_heads: int, head_dim: int, tp: int) -> torch.Tensor:
+def test_facts_of_the_frame_are_told_from_those_of_the_text():
+    def attend(q, n_heads, n_kv_heads, head_dim, tp):
         return q.view(1, 4, n_heads, head_dim) if n_kv_heads * tp else q
 
     with pytest.raises(RuntimeError, match="invalid for input") as caught:
@@ -127,7 +122,7 @@ class Silent(RuntimeError):
 
 
 @pytest.mark.parametrize("text", ["<img src=x onerror=alert(1)>", "\ud800", "", "x" * 10**6, None])
-def test_any_exception_is_taken(text: str | None) -> None:
+def test_any_exception_is_taken(text):
     panel = lp.clinic(RuntimeError(text) if text is not None else Silent())
     assert panel.snapshot().summary
     json.dumps(panel.payload)
@@ -152,14 +147,14 @@ def test_any_exception_is_taken(text: str | None) -> None:
         ({"tp": 2, "gpus": 2}, False),  # rank 3 speaks
     ],
 )
-def test_ranks_are_placed_only_in_a_layout_that_is_known(known: dict[str, int], placed: bool) -> None:
+def test_ranks_are_placed_only_in_a_layout_that_is_known(known, placed):
     ranks = lp.clinic(RANKS["text"], **known).payload["ranks"]
     told = "Ranks 1, 3 report the error; fill in tp, cp, pp and dp to see what they share."
     assert (ranks == told) is not placed
     assert not placed or ranks.startswith("The error is on 2 ranks of ")
 
 
-def test_the_index_that_failing_ranks_share_is_said() -> None:
+def test_the_index_that_failing_ranks_share_is_said():
     log = "\n".join(
         f"[rank{rank}]: RuntimeError: shape '[1, 8192, -1, 128]' is invalid for input of size 524288"
         for rank in (1, 5, 9, 13)
@@ -184,7 +179,7 @@ OOM += "79.11 GiB of which 3.20 GiB is free."
 RUN = {"model": "llama3-8b", "cp": 1, "dp": 1, "seq_len": 8192, "micro_batch": 1}
 
 
-def test_the_memory_of_the_run_is_drawn() -> None:
+def test_the_memory_of_the_run_is_drawn():
     known = RUN | {"tp": 1, "pp": 4, "micro_batch": 4}
     figure = lp.view(lp.explain(OOM.format("15.66 GiB"), **known))
     account = lp.view(lp.memory("llama3-8b", tp=1, pp=4, seq_len=8192, micro_batch=4))
@@ -200,7 +195,7 @@ def test_the_memory_of_the_run_is_drawn() -> None:
         ({"model": "llama3-8b", "tp": 8}, "seq_len"),
     ],
 )
-def test_an_account_says_what_it_needs_and_is_not_drawn_of_a_server(known: Any, missing: str) -> None:
+def test_an_account_says_what_it_needs_and_is_not_drawn_of_a_server(known, missing):
     panel = lp.clinic(OOM.format("2.00 GiB"), **known)
     said = f"fill in {missing} to draw the memory of a rank in training"
     assert (panel.payload["figure"], panel.payload["reason"]) == (None, said)

@@ -1,7 +1,5 @@
 """The Explorer's four answers, its Time and Plan tabs, and its steps back and forth, without a browser."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -21,7 +19,7 @@ def texts(panel: Explorer, which: str = "now") -> list[str]:
     return [answer["text"] for answer in panel.answers[which]]
 
 
-def test_all_answers_take_one_sequence_length() -> None:
+def test_all_answers_take_one_sequence_length():
     """Without one the model's longest, in numbers and pictures; and each answer says so."""
     for model, longest in (("llama3-8b", 8192), ("llama3.1-8b", 131072)):
         panel, said = lp.explorer(model, tab="memory"), lp.explorer(model, tab="memory", seq_len=longest)
@@ -43,7 +41,7 @@ def test_all_answers_take_one_sequence_length() -> None:
     assert panel.answers["now"][1]["verdict"] == "yes"  # so does every shorter one
 
 
-def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
+def test_the_time_tab_draws_the_pinned_layout_beside():
     panel = lp.explorer(**AT_8K, tab="time")
     one = panel.payload["figure"]
     panel.pin()
@@ -61,7 +59,7 @@ def test_the_time_tab_draws_the_pinned_layout_beside() -> None:
     assert panel.answers["pinned"] is None
 
 
-def test_steps_go_back_and_forth_and_keep_what_is_looked_at() -> None:
+def test_steps_go_back_and_forth_and_keep_what_is_looked_at():
     panel = lp.explorer()
     panel.set(tab="time")
     assert panel.past == 0
@@ -86,7 +84,7 @@ def test_steps_go_back_and_forth_and_keep_what_is_looked_at() -> None:
     assert panel.future == 0
 
 
-def test_the_plan_tab_searches_beside_the_panel_and_adopts() -> None:
+def test_the_plan_tab_searches_beside_the_panel_and_adopts():
     panel = lp.explorer("llama3.2-1b", **SMALL, tab="plan", global_batch=8)
     panel.set(tp=1)  # the panel goes on meanwhile, and the question is the same
     assert panel.wait(60)
@@ -111,7 +109,7 @@ def test_the_plan_tab_searches_beside_the_panel_and_adopts() -> None:
         panel.adopt(place + 1)
 
 
-def test_a_search_is_stopped_with_the_best_so_far() -> None:
+def test_a_search_is_stopped_with_the_best_so_far():
     panel = lp.explorer("llama3.1-70b", tp=8, pp=4, dp=2, gpus=64, tab="plan", global_batch=512)
     receive(panel, kind="cancel")
     assert panel.wait(60)
@@ -121,7 +119,7 @@ def test_a_search_is_stopped_with_the_best_so_far() -> None:
     assert panel.payload["figure"] is not None
 
 
-def test_any_order_of_steps_leaves_what_the_controls_say(soak: bool) -> None:
+def test_any_order_of_steps_leaves_what_the_controls_say(soak):
     """A panel after any walk shows what a new one shows with the same controls."""
     draw = random.Random(17)
     names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] in ("axis", "bool")]
@@ -145,7 +143,7 @@ NO_JOB = ("job", "preset", "fault", "program", "engine")
 
 
 @pytest.mark.parametrize("preset", ["llama3.1-405b", "llama3.2-1b", "qwen2.5-72b"])
-def test_a_line_brings_a_job_back(preset: str, soak: bool) -> None:
+def test_a_line_brings_a_job_back(preset, soak):
     """In the panel, in Python and in the command: of any job that the controls make."""
     draw = random.Random(preset)
     controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] in ("choice", "bool", "axis")]
@@ -186,7 +184,7 @@ def test_a_line_brings_a_job_back(preset: str, soak: bool) -> None:
         ("llamapar check --model lama3-8b --tp 4", "'lama3-8b' is neither a preset nor a file"),
     ],
 )
-def test_a_line_that_says_nothing_is_refused(line: str, told: str) -> None:
+def test_a_line_that_says_nothing_is_refused(line, told):
     panel = lp.explorer()
     problem = receive(panel, kind="restore", text=line)
     assert problem is not None
@@ -202,7 +200,7 @@ def test_a_line_that_says_nothing_is_refused(line: str, told: str) -> None:
         ("--model llama3-8b --tp 4 --seqlen 4096", "--model llama3-8b --tp 4 --seq-len 4096"),
     ],
 )
-def test_a_word_too_many_or_misspelt_is_mended_by_a_button(line: str, mended: str) -> None:
+def test_a_word_too_many_or_misspelt_is_mended_by_a_button(line, mended):
     panel = lp.explorer()
     problem = receive(panel, kind="restore", text=line)
     assert problem is not None
@@ -226,7 +224,7 @@ def test_a_word_too_many_or_misspelt_is_mended_by_a_button(line: str, mended: st
         {"layer_split": "equal", "virtual_stages": 1, "gpus": 896, "pp": 14, "cp": 1, "global_batch": None},
     ],
 )
-def test_the_sentence_is_what_the_maps_of_the_controls_say(changes: dict[str, Any]) -> None:
+def test_the_sentence_is_what_the_maps_of_the_controls_say(changes):
     state = State.opened({}).change(changes)
     report = state.outcome.report
     assert report
@@ -249,7 +247,7 @@ def test_the_sentence_is_what_the_maps_of_the_controls_say(changes: dict[str, An
     assert "".join(text for text, _ in state.sentence) == said
 
 
-def test_where_the_layout_is_refused_the_reason_stands_in_the_sentence_s_place() -> None:
+def test_where_the_layout_is_refused_the_reason_stands_in_the_sentence_s_place():
     panel = lp.explorer()
     panel.set(tp=16)
     assert panel.payload["sentence"] == [
@@ -262,7 +260,7 @@ def test_where_the_layout_is_refused_the_reason_stands_in_the_sentence_s_place()
     assert panel.payload["sentence"] == [("rank=1000000: rank must be a whole number from 0 to 16383.", "")]
 
 
-def test_a_slider_s_steps_keep_a_model_whole() -> None:
+def test_a_slider_s_steps_keep_a_model_whole():
     """Each dim at each of its steps is a model with the others as they are."""
     for preset in lp.PRESETS:
         state = State.opened({"preset": preset})
@@ -282,7 +280,7 @@ def test_a_slider_s_steps_keep_a_model_whole() -> None:
 # -- beside a pinned job ---------------------------------------------------------------------------
 
 
-def test_a_pinned_job_s_answers_stand_beside_these() -> None:
+def test_a_pinned_job_s_answers_stand_beside_these():
     panel = lp.explorer()
     first = texts(panel)
     panel.pin()

@@ -1,11 +1,8 @@
 """The Explorer's Run tab without a browser: what runs, what is shown of it, and that it can be stopped."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -69,7 +66,7 @@ def until(panel: Explorer, done: Any, what: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Explorer:
+def tiny():
     """A quick run that has ended."""
     panel = lp.explorer(**TINY)
     assert panel.wait(120)
@@ -79,7 +76,7 @@ def tiny() -> Explorer:
 # -- what starts a run, and what does not ----------------------------------------------------------
 
 
-def test_the_names_of_choices_are_those_that_run_knows() -> None:
+def test_the_names_of_choices_are_those_that_run_knows():
     told = "the name of a program goes into _PROGRAMS of llamapar/describe/option_rows.py"
     assert {p for p in programs.PROGRAMS if "_" not in p} == set(OPTIONS["program"].choices), told
     assert set(llamapar.panels.runs._WORK) < set(OPTIONS["program"].choices)
@@ -88,7 +85,7 @@ def test_the_names_of_choices_are_those_that_run_knows() -> None:
     assert tuple(faults.FAULTS) == OPTIONS["fault"].choices
 
 
-def test_opening_and_moving_import_no_torch_and_start_nothing() -> None:
+def test_opening_and_moving_import_no_torch_and_start_nothing():
     moves = (
         "import llamapar as lp\np = lp.explorer()\n"
         "for tab in ('heads', 'vocab', 'sequence', 'stages', 'ranks', 'run'):\n    p.set(tab=tab, tp=4)\n"
@@ -98,7 +95,7 @@ def test_opening_and_moving_import_no_torch_and_start_nothing() -> None:
     assert loaded(moves, "torch", "llamapar.execution.execute") == set()
 
 
-def test_a_quick_run_follows_the_controls(tiny: Explorer) -> None:
+def test_a_quick_run_follows_the_controls(tiny):
     panel = lp.explorer(**TINY)
     until(panel, lambda now: now["state"] == DONE, "first run")
     panel.set(tp=4)
@@ -124,7 +121,7 @@ def test_a_quick_run_follows_the_controls(tiny: Explorer) -> None:
         ({"preset": "llama3.1-405b", "tp": 128}, True),  # refused at once
     ],
 )
-def test_quick_is_little_work_on_few_ranks(changes: dict[str, Any], quick: bool) -> None:
+def test_quick_is_little_work_on_few_ranks(changes, quick):
     state = lp.explorer(**TINY | {"tab": "heads"})._state.change(changes)
     assert state.plan().quick is quick
 
@@ -132,7 +129,7 @@ def test_quick_is_little_work_on_few_ranks(changes: dict[str, Any], quick: bool)
 # -- what is shown ---------------------------------------------------------------------------------
 
 
-def test_shows_errors_tape_trace_and_device(tiny: Explorer) -> None:
+def test_shows_errors_tape_trace_and_device(tiny):
     shown = outcome(tiny)
     assert shown["ok"] is True
     assert shown["verdict"].startswith("equal to the unsharded model: largest error of outputs ")
@@ -147,7 +144,7 @@ def test_shows_errors_tape_trace_and_device(tiny: Explorer) -> None:
     assert shown["figure"]["data"]
 
 
-def test_the_genuine_error_stands_beside_the_reason() -> None:
+def test_the_genuine_error_stands_beside_the_reason():
     panel = lp.explorer(**TINY | {"preset": "llama3.1-8b", "tp": 16})
     shown = outcome(panel)
     assert shown["ok"] is False
@@ -168,7 +165,7 @@ def test_the_genuine_error_stands_beside_the_reason() -> None:
 
 
 @pytest.mark.parametrize("name", few(OPTIONS["fault"].choices, 3, others="deep"))
-def test_each_fault_is_shown_where_it_shows(name: str) -> None:
+def test_each_fault_is_shown_where_it_shows(name):
     fault = faults.FAULTS[name]
     layout = {axis: fault.layout.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")}
     preset = "llama3.2-1b" if fault.model else "tiny"
@@ -202,7 +199,7 @@ def test_each_fault_is_shown_where_it_shows(name: str) -> None:
     assert [note for note in shown["notes"] if note == f"{name}: still right is {fault.looks_fine}"]
 
 
-def test_a_layout_larger_than_the_machine_is_refused_with_both_numbers() -> None:
+def test_a_layout_larger_than_the_machine_is_refused_with_both_numbers():
     panel = lp.explorer(**TINY | {"preset": "llama3.1-405b", "tp": 128})
     assert panel.wait(60)
     assert panel.running["state"] == FAILED
@@ -215,8 +212,8 @@ def test_a_layout_larger_than_the_machine_is_refused_with_both_numbers() -> None
         panel.run()
 
 
-def test_whatever_goes_wrong_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(**_: Any) -> None:
+def test_whatever_goes_wrong_is_shown(monkeypatch):
+    def fails(**_):
         raise MemoryError("no room")
 
     monkeypatch.setattr(llamapar.execution.execute, "run", fails)
@@ -229,7 +226,7 @@ def test_whatever_goes_wrong_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert panel.run().ok
 
 
-def test_the_snapshot_is_the_same_on_every_machine(tiny: Explorer) -> None:
+def test_the_snapshot_is_the_same_on_every_machine(tiny):
     text = tiny.snapshot().summary
     assert "attention of small tiny, tp=2 cp=1 pp=1 dp=1 (engine local): done" in text
     assert "equal to the unsharded model within 2e-05" in text
@@ -244,7 +241,7 @@ def test_the_snapshot_is_the_same_on_every_machine(tiny: Explorer) -> None:
 # -- one at a time, and it can be stopped ----------------------------------------------------------
 
 
-def test_a_run_is_cancelled_within_two_seconds(sample: Any, soak: bool) -> None:
+def test_a_run_is_cancelled_within_two_seconds(sample, soak):
     panel = lp.explorer(**LONG | ({"preset": "llama3.1-405b"} if soak else {}))
     for wait in sample([0.0, 0.05, 0.3, 1.0, 2.5, 5.0], 2):  # counting, cutting, forward, …
         receive(panel, kind="run")
@@ -261,14 +258,14 @@ def test_a_run_is_cancelled_within_two_seconds(sample: Any, soak: bool) -> None:
     assert outcome(panel)["ok"] is True
 
 
-def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() -> None:
+def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin():
     panel = lp.explorer(**TINY | {"program": "block", "tp": 4, "cp": 4})
     assert (panel.running["state"], panel.running["quick"]) == (IDLE, False), (
         "what is long waits for its button"
     )
-    seen: list[tuple[str, str, bool]] = []
+    seen = []
 
-    def cancel_the_tape(change: Any) -> None:
+    def cancel_the_tape(change):
         now = change.new
         seen.append((now["state"], now["phase"], now["result"] is not None))
         if now["state"] == WRITING:
@@ -284,7 +281,7 @@ def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() 
     assert panel.result is not None
     assert panel.result.tape.failed is None  # whole, not the part that was written
     panel.unobserve(cancel_the_tape, "running")
-    told: list[float | None] = []
+    told = []
     panel.observe(lambda change: told.append(change.new["fraction"]), "running")
     assert panel.run().ok
     assert table(panel, "tape")["rows"]
@@ -293,11 +290,11 @@ def test_a_result_stays_where_its_tape_is_cancelled_and_another_run_can_begin() 
     assert 0 < far[0] < far[-1] <= 1
 
 
-def test_the_latest_wins() -> None:
+def test_the_latest_wins():
     panel = lp.explorer(**LONG)
     receive(panel, kind="run")
     until(panel, lambda now: now["fraction"], "progress")
-    begun: list[tuple[str, str]] = []
+    begun = []
     panel.observe(lambda change: begun.append((change.new["title"], change.new["state"])), "running")
     for tp in (1, 2, 4, 2, 1, 4):
         panel.set(**TINY | {"tp": tp})
@@ -319,10 +316,10 @@ COUNTED = [
 
 
 @pytest.mark.parametrize(("program", "options", "near"), COUNTED)
-def test_the_expected_count_is_near_the_real_one(program: str, options: dict[str, Any], near: float) -> None:
+def test_the_expected_count_is_near_the_real_one(program, options, near):
     made = 0
 
-    def count() -> None:
+    def count():
         nonlocal made
         made += ranks_ticked(layout.world // layout.pp)
 
@@ -334,7 +331,7 @@ def test_the_expected_count_is_near_the_real_one(program: str, options: dict[str
     assert operations(task) == pytest.approx(made, rel=near)
 
 
-def test_a_pipeline_runs_with_as_many_stages_as_the_layout_has() -> None:
+def test_a_pipeline_runs_with_as_many_stages_as_the_layout_has():
     state = lp.explorer(**TINY | {"tab": "heads", "program": "llama", "pp": 4})._state
     plan = state.plan()
     assert (plan.layout.pp, plan.options["schedule"], plan.options["micro_batches"]) == (4, "1f1b", 8)
@@ -347,7 +344,7 @@ def test_a_pipeline_runs_with_as_many_stages_as_the_layout_has() -> None:
     assert "pp=16 runs as 8" in large.notes[0]
 
 
-def test_an_interrupt_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_cancels(monkeypatch):
     panel = lp.explorer(**LONG)
     monkeypatch.setattr(type(panel._runner), "wait", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
@@ -357,7 +354,7 @@ def test_an_interrupt_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
     assert panel.running["state"] == CANCELLED
 
 
-def test_a_run_of_a_cell_and_of_the_panel_wait_for_each_other() -> None:
+def test_a_run_of_a_cell_and_of_the_panel_wait_for_each_other():
     panel = lp.explorer(**LONG)
     receive(panel, kind="run")
     until(panel, lambda now: now["fraction"], "progress")
@@ -368,7 +365,7 @@ def test_a_run_of_a_cell_and_of_the_panel_wait_for_each_other() -> None:
     assert outcome(panel)["ok"] is False
 
 
-def test_real_processes_run_and_stop() -> None:
+def test_real_processes_run_and_stop():
     panel = lp.explorer(**TINY | {"engine": "processes"})
     assert panel.running["state"] == IDLE
     assert panel.run().engine == "processes"
@@ -384,7 +381,7 @@ def test_real_processes_run_and_stop() -> None:
     assert panel.running["state"] == CANCELLED
 
 
-def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
+def test_random_moves_never_raise(counts):
     draw = random.Random(16)
     panel = lp.explorer(**TINY)
     controls = [c for group in SCHEMA for c in group["controls"] if c["kind"] == "choice"]
@@ -421,7 +418,7 @@ def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> Non
 # -- one rank at true size -------------------------------------------------------------------------
 
 
-def test_a_dry_run_is_of_one_rank_at_true_size() -> None:
+def test_a_dry_run_is_of_one_rank_at_true_size():
     panel = Explorer(preset="llama3.1-405b", tp=8, cp=16, pp=16, dp=8, seq_len=131072, tab="run")
     panel.set(program="llama", engine="dry", dtype="bfloat16", rank=12473, micro_batches=16)
     plan = panel._state.plan()
@@ -449,7 +446,7 @@ def test_a_dry_run_is_of_one_rank_at_true_size() -> None:
 # -- how long it takes ---------------------------------------------------------------------------
 
 
-def test_a_run_is_expected_to_take_what_one_like_it_took() -> None:
+def test_a_run_is_expected_to_take_what_one_like_it_took():
     small, twice, far = (lp.explorer(**TINY | {"tp": tp})._state.plan() for tp in (2, 4, 64))
     other = lp.explorer(**TINY | {"program": "mlp"})._state.plan()
     assert (twice.work, far.work) == (2 * small.work, 32 * small.work)

@@ -1,14 +1,11 @@
 """A diagnosis as equations and a picture: exact numbers, nothing of the text, and its form in a notebook."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json
 import random
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +22,13 @@ from test_clinic import CASES
 # -- the equations that it is drawn from ---------------------------------------------------------------
 
 
-def test_a_diagnosis_holds_numbers_and_how_they_read() -> None:
+def test_a_diagnosis_holds_numbers_and_how_they_read():
     best = lp.explain("embed_tokens.weight is [16064, 8192]", "llama3.1-70b", {"tp": 8}).best
     assert best.arithmetic == (Padded(16064, 8, 128256),)
     assert best.equations == ("16064·8 = 128512 = 128256 + 256 pad rows",)
 
 
-def test_no_picture_reads_numbers_out_of_a_text() -> None:
+def test_no_picture_reads_numbers_out_of_a_text():
     for path in (Path(lp.__file__).parent / "figures").glob("*.py"):
         names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         assert "re" not in names, path
@@ -86,7 +83,7 @@ def drawable(told: Any) -> bool:
         ),
     ],
 )
-def test_the_picture_fits_the_cause(text: str, known: dict[str, Any], what: str, lines: list[str]) -> None:
+def test_the_picture_fits_the_cause(text, known, what, lines):
     drawn = lp.view(lp.explain(text, context=known))
     title = drawn.spec["kind"] if drawn.is_map else words(drawn.spec["layout"]["title"]["text"])
     assert what.startswith(title)
@@ -96,7 +93,7 @@ def test_the_picture_fits_the_cause(text: str, known: dict[str, Any], what: str,
 
 
 @pytest.mark.parametrize(("known", "least"), [(False, 4), (True, 15)])
-def test_real_cases_have_a_picture_or_a_reason(known: bool, least: int) -> None:
+def test_real_cases_have_a_picture_or_a_reason(known, least):
     drawn = 0
     for case in CASES:
         told = lp.explain(case["message"], context=case["context"] if known else None)
@@ -109,14 +106,14 @@ def test_real_cases_have_a_picture_or_a_reason(known: bool, least: int) -> None:
     assert drawn >= least
 
 
-def test_nothing_to_draw_is_told() -> None:
+def test_nothing_to_draw_is_told():
     with pytest.raises(lp.LayoutError, match="there is nothing to draw"):
         lp.view(lp.explain("KeyError: 'tp'"))
     with pytest.raises(lp.LayoutError, match="this cause has no map to draw"):
         lp.view(lp.explain("AssertionError: tensor parallel group is not initialized"))
 
 
-def test_markup_of_a_text_or_a_model_never_enters_a_picture() -> None:
+def test_markup_of_a_text_or_a_model_never_enters_a_picture():
     evil = "<img src=x onerror=alert(1)>"
     said = lp.explain(f"{evil} embed_tokens.weight is [16064, 8192] {evil}", "llama3.1-70b", {"tp": 8})
     assert "<img" not in json.dumps(lp.view(said).spec)
@@ -124,7 +121,7 @@ def test_markup_of_a_text_or_a_model_never_enters_a_picture() -> None:
     assert "<img" not in json.dumps(lp.view(lp.explain(KV, named, {"tp": 16})).spec)
 
 
-def test_random_numbers_never_break_a_picture(soak: bool) -> None:
+def test_random_numbers_never_break_a_picture(soak):
     draw = random.Random(11)
     forms = (
         "{} attention heads must be divisible by tensor parallel size {}",
@@ -157,7 +154,7 @@ def test_random_numbers_never_break_a_picture(soak: bool) -> None:
 
 
 @pytest.fixture
-def ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+def ip(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     hook = sys.displayhook
     InteractiveShell.clear_instance()
@@ -175,7 +172,7 @@ def shown(ip: InteractiveShell, source: str) -> list[Any]:
     return list(out.outputs)
 
 
-def test_the_last_expression_of_a_cell_shows_words_and_picture(ip: InteractiveShell) -> None:
+def test_the_last_expression_of_a_cell_shows_words_and_picture(ip):
     words, picture = shown(ip, f"import llamapar as lp\nlp.explain({KV!r}, 'llama3-8b', {{'tp': 16}})")
     html = words.data["text/html"]
     assert "half a head of 128: 8 KV heads over tp=16" in html
@@ -188,6 +185,6 @@ def test_the_last_expression_of_a_cell_shows_words_and_picture(ip: InteractiveSh
     assert [out.data for out in again] == [words.data, picture.data]  # the same each time
 
 
-def test_without_numbers_the_words_stand_alone(ip: InteractiveShell) -> None:
+def test_without_numbers_the_words_stand_alone(ip):
     (words,) = shown(ip, "import llamapar as lp\nlp.explain('KeyError: 1')")
     assert set(words.data) == {"text/plain", "text/html"}

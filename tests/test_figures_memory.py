@@ -1,7 +1,5 @@
 """Pictures of bytes: bars that add up to the record, lines at the limit, steps that lead to each total."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
@@ -53,7 +51,7 @@ def bars(record: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", MEMORY)
-def test_stacked_bars_are_the_stages_totals(name: str) -> None:
+def test_stacked_bars_are_the_stages_totals(name):
     record = MEMORY[name]
     drawn = [record.stages[s] for s in Rows(len(record.stages), memory.DRAWN).drawn]
     for i, stage in enumerate(drawn):
@@ -64,7 +62,7 @@ def test_stacked_bars_are_the_stages_totals(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MEMORY)
-def test_marks_are_the_high_end_of_eight_in_ten_runs(name: str) -> None:
+def test_marks_are_the_high_end_of_eight_in_ten_runs(name):
     record = MEMORY[name]
     marks = [trace for trace in lp.view(record).spec["data"] if trace["type"] == "scatter"]
     assert bool(marks) == (record.high_bytes > record.worst.total_bytes)
@@ -76,7 +74,7 @@ def test_marks_are_the_high_end_of_eight_in_ten_runs(name: str) -> None:
         assert trace["hovertext"][-1] == f"stage {drawn[-1].stage}: nine of ten runs stay below {gib}"
 
 
-def test_the_line_is_the_hbm_and_the_note_the_verdict() -> None:
+def test_the_line_is_the_hbm_and_the_note_the_verdict():
     for record in MEMORY.values():
         layout = lp.view(record).spec["layout"]
         [line] = layout["shapes"]
@@ -92,7 +90,7 @@ def test_the_line_is_the_hbm_and_the_note_the_verdict() -> None:
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_every_term_of_a_trainer_is_drawn_and_reconciled(name: str) -> None:
+def test_every_term_of_a_trainer_is_drawn_and_reconciled(name):
     for layout in (lp.Layout(dp=8, zero=3), lp.Layout(dp=8, pp=2)):
         found = lp.memory("llama3.1-8b", layout, seq_len=512, framework=name)
         for stage in found.stages:
@@ -100,7 +98,7 @@ def test_every_term_of_a_trainer_is_drawn_and_reconciled(name: str) -> None:
             assert drawn == stage.total_bytes == sum(by_step(stage).values())
 
 
-def test_summary_of_memory() -> None:
+def test_summary_of_memory():
     assert lp.view(MEMORY["8b"]).summary == (
         "llama3.1-8b, tp=2 cp=1 pp=1 dp=4, seq_len=8192, micro_batch=1: exact accounting, "
         "recompute selective\n"
@@ -117,7 +115,7 @@ def test_summary_of_memory() -> None:
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_bars_are_the_nodes_bytes(name: str) -> None:
+def test_bars_are_the_nodes_bytes(name):
     record = LOADED[name]
     shown = [record.nodes[i] for i in Rows(record.n_nodes, 32).drawn]
     drawn = np.sum([t["y"] for t in bars(record)], axis=0)
@@ -127,7 +125,7 @@ def test_bars_are_the_nodes_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["incident", "70b", "8b", "shards"])
-def test_counters_are_numpys(name: str) -> None:
+def test_counters_are_numpys(name):
     lines = {t["name"]: t["y"] for t in lp.view(LOADED[name]).spec["data"] if t["type"] == "scatter"}
     totals = [c.value for c in LOADED[name].counts() if c.what == "total"][: len(lines["bytes read"])]
     assert lines["bytes read"] == [round(n / GIB, 3) for n in totals]
@@ -138,7 +136,7 @@ def test_counters_are_numpys(name: str) -> None:
     assert any(a > b for a, b in pairwise(lines["in uint32"])) is (totals[-1] > 2**32)
 
 
-def test_summary_of_loading() -> None:
+def test_summary_of_loading():
     lines = lp.view(LOADED["incident"]).summary.splitlines()
     assert lines[: len(str(LOADED["incident"]).splitlines())] == str(LOADED["incident"]).splitlines()
     assert lines[-1] == "at the end of the file uint32 holds 1,685,127,168, 55 wraps on"
@@ -164,7 +162,7 @@ SMALL = MemoryCurve(
 )
 
 
-def test_the_peak_is_found_and_named() -> None:
+def test_the_peak_is_found_and_named():
     assert (SMALL.peak_at, SMALL.peak_bytes) == (2, 2604)
     assert SMALL.peak == "F of micro-batch 1 on stage 0, operation 3 of 4, in mm"
     assert SMALL.alive == {"parameters": 2048, "workspace: mm": 340, "gradients": 200, "inputs": 16}
@@ -174,7 +172,7 @@ def test_the_peak_is_found_and_named() -> None:
     assert read == ["0 B", "1023 B", "1.00 KiB", "1.50 GiB"]
 
 
-def test_the_words_of_the_record() -> None:
+def test_the_words_of_the_record():
     words = str(SMALL).splitlines()
     assert words[1:3] == [
         "   operation                      before, KiB  most  after  collectives",
@@ -190,7 +188,7 @@ def test_the_words_of_the_record() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_form(name: str) -> None:
+def test_form(name):
     layout = layout_of_good_form(EVERY[name], 80 if "deep" in name else 40)
     assert len(lp.view(EVERY[name]).summary.splitlines()) <= 42
     inner = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
@@ -200,7 +198,7 @@ def test_form(name: str) -> None:
         assert axis not in layout or layout[axis]["title"]["text"]
 
 
-def test_colours_of_parts_are_no_axis_colours() -> None:
+def test_colours_of_parts_are_no_axis_colours():
     used = {colour for colour, _ in memory.PARTS.values()}
     assert not used & set(style.COLOURS.values())
     assert len({colour for colour, _ in memory.PARTS.values()}) == len(memory.PARTS)

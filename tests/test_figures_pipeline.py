@@ -1,7 +1,5 @@
 """Timelines as pictures: cells that are the table, two halves a rank, a cursor, and small JSON."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable
@@ -51,7 +49,7 @@ def maps(record: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [*ORDERS, "405B"])
-def test_cells_are_what_each_rank_runs_and_the_chunks_that_it_holds(name: str) -> None:
+def test_cells_are_what_each_rank_runs_and_the_chunks_that_it_holds(name):
     """One column a unit of time, each rank's upper and lower half."""
     line = TABLES[name].timeline()
     drawn, flying = map(cells, maps(line))
@@ -70,7 +68,7 @@ def test_cells_are_what_each_rank_runs_and_the_chunks_that_it_holds(name: str) -
         assert max(row) == line.schedule.in_flight[rank]
 
 
-def test_kinds_differ_without_colour() -> None:
+def test_kinds_differ_without_colour():
     """By which halves they fill, and whether both alike."""
     filled = {kind: tuple(half not in (BUBBLE, BUSY) for half in both) for kind, both in HALVES.items()}
     assert filled == {"F": (True, True), "B": (True, True), "I": (True, False), "W": (False, True)}
@@ -79,27 +77,27 @@ def test_kinds_differ_without_colour() -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_form(name: str) -> None:
+def test_form(name):
     layout = layout_of_good_form(made(name), 50)
     assert len(json.dumps(lp.view(made(name)).spec)) <= 40 * 1024
     assert "bubble" in layout["title"]["text"].lower()
     assert layout["uirevision"] == "pipeline"
 
 
-def test_numbers_stand_where_they_fit() -> None:
-    def numbers(record: object) -> list[int]:
+def test_numbers_stand_where_they_fit():
+    def numbers(record):
         return [n for t in lp.view(record).spec["data"] if "customdata" in t for n in t["text"]]
 
     assert sorted(numbers(TABLES["1f1b"])) == sorted([*range(8)] * 8)
     assert numbers(PAPER) == []
 
 
-def test_time_that_is_no_whole_number_of_forwards() -> None:
+def test_time_that_is_no_whole_number_of_forwards():
     assert maps(made("sending"))[0]["dx"] == 0.25
     assert maps(TABLES["1f1b"].timeline(forward=0.37, backward=0.71))[0]["dx"] < 0.05
 
 
-def test_two_schedules_have_one_time_axis() -> None:
+def test_two_schedules_have_one_time_axis():
     spec = lp.view(made("two")).spec
     assert [trace["yaxis"] for trace in maps(made("two"))] == ["y", "y2", "y3", "y4"]
     assert not any("xaxis" in trace for trace in spec["data"])
@@ -109,7 +107,7 @@ def test_two_schedules_have_one_time_axis() -> None:
     assert spec["layout"]["title"]["text"] == "Bubble of compute: 1F1B\u00a037.50%, ZBV\u00a06.25%"
 
 
-def test_a_cursor_says_what_waits_for_what() -> None:
+def test_a_cursor_says_what_waits_for_what():
     moment = TABLES["1f1b"].timeline().at(4)
     view = lp.view(moment)
     waits = [f"{s}B0 waits for {s + 1}B0 of rank {s + 1}" for s in range(3)]
@@ -118,12 +116,12 @@ def test_a_cursor_says_what_waits_for_what() -> None:
     assert view.summary.endswith(str(moment))
 
 
-def test_a_table_that_cannot_run_is_refused_in_words() -> None:
+def test_a_table_that_cannot_run_is_refused_in_words():
     with pytest.raises(lp.LayoutError, match=r"^rank 0 cannot run 0B0"):
         lp.view(lp.Schedule.read(["0B0 0F0", "1F0 1B0"]))
 
 
-def test_of_many_ranks_the_first_and_the_last_are_drawn() -> None:
+def test_of_many_ranks_the_first_and_the_last_are_drawn():
     note = lp.view(LONG).spec["layout"]["title"]["subtitle"]["text"].replace("<br>", " ")
     assert note.endswith("drawn are the first 31 of 128 ranks, and the last")
     assert len(cells(maps(LONG)[0])) == 2 * pipeline.DRAWN

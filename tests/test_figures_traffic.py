@@ -1,9 +1,6 @@
 """The picture of what a rank sends, measured: bars as long as its bytes, exact totals, small plain JSON."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +38,7 @@ def bars(record: Trace) -> dict[tuple[str, int], tuple[int, int, str]]:
     }
 
 
-def test_bars_are_the_bytes_of_each_phase_and_axis() -> None:
+def test_bars_are_the_bytes_of_each_phase_and_axis():
     tp, cp, dp = (style.COLOURS[axis] for axis in ("tp", "cp", "dp"))
     assert bars(SMALL) == {
         ("TP", 0): (0, 256, tp),
@@ -57,7 +54,7 @@ def test_bars_are_the_bytes_of_each_phase_and_axis() -> None:
     assert layout["title"]["subtitle"]["text"] == "tp 384 B, cp 464 B, dp 533 B"
 
 
-def test_a_summary_adds_up_each_axis_and_a_hover_counts_its_collectives() -> None:
+def test_a_summary_adds_up_each_axis_and_a_hover_counts_its_collectives():
     assert lp.view(SMALL).summary == (
         "rank 0: 7 collectives, 1,381 bytes sent\n"
         "  TP: 384 bytes: forward 256 (1 all_gather, 1 reduce_scatter); backward 128 (1 all_gather)\n"
@@ -72,8 +69,8 @@ def test_a_summary_adds_up_each_axis_and_a_hover_counts_its_collectives() -> Non
     assert hover.endswith("<br>1 all_reduce of 32 B<br>and 2 more")
 
 
-def test_a_run_and_a_recording_are_drawn_as_their_traces() -> None:
-    result: Any = lp.run("block", "tiny", lp.Layout(tp=2, cp=2, dp=2), seq_len=16)
+def test_a_run_and_a_recording_are_drawn_as_their_traces():
+    result = lp.run("block", "tiny", lp.Layout(tp=2, cp=2, dp=2), seq_len=16)
     view = lp.view(result)
     assert view == lp.view(result.trace)
     assert sum(size for _, size, _ in bars(result.trace).values()) == result.trace.bytes()
@@ -96,7 +93,7 @@ def test_a_run_and_a_recording_are_drawn_as_their_traces() -> None:
         max_size=300,
     )
 )
-def test_any_trace(events: list[CollectiveEvent]) -> None:
+def test_any_trace(events):
     record = Trace(0, tuple(events))
     assert sum(size for _, size, _ in bars(record).values()) == record.bytes()
     layout_of_good_form(record, 32)  # beside it a notebook stores a PNG; 40 KiB together

@@ -3,13 +3,11 @@
 Each control is moved once, and each pair of controls, from the Explorer as it opens.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,9 +117,7 @@ def assert_no_surprise(state: State, moves: Moves) -> None:
 
 @pytest.mark.parametrize("opening", OPENINGS)
 @pytest.mark.parametrize("cases", [singles, pairs])
-def test_a_move_surprises_nobody(
-    opening: str, cases: Callable[[State], Iterator[Moves]], counts: Callable[[int, int, int], int]
-) -> None:
+def test_a_move_surprises_nobody(opening, cases, counts):
     """Of 2,162 pairs `make soak` tries 400 from each opening, and `make deep` all."""
     first = State.opened(OPENINGS[opening])
     for moves in drawn(cases(first), counts(25, 200, 2200)):
@@ -137,9 +133,9 @@ def test_a_move_surprises_nobody(
 
 
 @pytest.mark.parametrize("opening", OPENINGS)
-def test_a_model_is_chosen_first_and_after_each_way_to_another_job(opening: str) -> None:
+def test_a_model_is_chosen_first_and_after_each_way_to_another_job(opening):
     panel = Explorer(**OPENINGS[opening])
-    ways: list[dict[str, Any]] = [
+    ways = [
         {"kind": "set", "changes": {"preset": MODELS[0]}},
         {"kind": "reset"},
         *({"kind": "set", "changes": {"job": job}} for job in lp.JOBS),

@@ -1,14 +1,11 @@
 """Inside a layer, and around a ring: the steps are the program's, by its trace, its tape and lp.traffic."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 import llamapar as lp
 from llamapar.describe.hardware import hardware
-from llamapar.timing.inside import LayerSteps
 from llamapar.timing.layer import Conditions, layer
 from test_figures import stored_size
 
@@ -23,7 +20,7 @@ RUN: dict[str, Any] = {"seq_len": 32, "dtype": "bfloat16", "global_batch": 1}
 
 @pytest.mark.parametrize("cp_method", ["all_gather", "ring", "ulysses", "ulysses:2"])
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_collectives_are_those_that_the_program_ran(name: str, cp_method: str) -> None:
+def test_collectives_are_those_that_the_program_ran(name, cp_method):
     """In its order, pass by pass, with their bytes, as a run recorded them."""
     layout = LAYOUTS[name]
     found = lp.inside("tiny", layout, seq_len=32, cp_method=cp_method)
@@ -44,7 +41,7 @@ def test_collectives_are_those_that_the_program_ran(name: str, cp_method: str) -
 
 
 @pytest.mark.parametrize("cp_method", ["ulysses", "ulysses:2"])
-def test_traded_heads_have_the_shapes_of_a_run(cp_method: str) -> None:
+def test_traded_heads_have_the_shapes_of_a_run(cp_method):
     found = lp.inside("tiny", tp=2, cp=4, seq_len=32, cp_method=cp_method)
     steps = {(step.row.name, step.row.sends): step.shapes[0] for _, step in found.of("forward")}
     trace = lp.run("block", "tiny", {"tp": 2, "cp": 4}, cp_method=cp_method, force=True, **RUN).trace
@@ -54,7 +51,7 @@ def test_traded_heads_have_the_shapes_of_a_run(cp_method: str) -> None:
     assert ("k, v", "K and V") in steps or cp_method == "ulysses"
 
 
-def test_what_a_rank_holds_is_what_the_tape_shows() -> None:
+def test_what_a_rank_holds_is_what_the_tape_shows():
     layout = lp.Layout(tp=2, cp=2)
     found = lp.inside("tiny", layout, seq_len=32)
     tape = lp.tape("block", "tiny", layout, seq_len=32)
@@ -70,7 +67,7 @@ def test_what_a_rank_holds_is_what_the_tape_shows() -> None:
 
 
 @pytest.mark.parametrize("cp_method", ["all_gather", "ring", "ulysses:16"])
-def test_bytes_are_those_of_traffic_and_seconds_those_of_cost(cp_method: str) -> None:
+def test_bytes_are_those_of_traffic_and_seconds_those_of_cost(cp_method):
     layout, asked = lp.Layout(tp=8, cp=16, dp=8, pp=16), {"seq_len": 131072, "cp_method": cp_method}
     asked |= {"kv_replication": True}
     found = lp.inside("llama3.1-405b", layout, rank=6043, **asked)
@@ -85,7 +82,7 @@ def test_bytes_are_those_of_traffic_and_seconds_those_of_cost(cp_method: str) ->
             assert sum(steps) == sent.bytes(axis, phase) > 0
 
 
-def test_every_step_quotes_a_line_and_says_what_it_waits_for() -> None:
+def test_every_step_quotes_a_line_and_says_what_it_waits_for():
     for cp_method in ("all_gather", "ring", "ulysses"):
         for step in lp.inside("tiny", {"tp": 2, "cp": 2}, seq_len=32, cp_method=cp_method).steps:
             assert step.code[0].startswith("programs/")
@@ -103,7 +100,7 @@ PAPER = lp.inside("llama3.1-405b", {"tp": 8, "cp": 16, "pp": 16, "dp": 8}, seq_l
     [PAPER, PAPER.at(4), PAPER.at(16), lp.inside("llama3-8b", {"cp": 8}, seq_len=8192, cp_method="ring")],
     ids=["whole", "at 4", "at 16", "ring"],
 )
-def test_the_picture_joins_the_ranks_of_a_group_and_no_others(record: LayerSteps) -> None:
+def test_the_picture_joins_the_ranks_of_a_group_and_no_others(record):
     drawn = lp.view(record)
     assert drawn.figure.to_plotly_json()
     assert stored_size(drawn) < 40_000
@@ -111,7 +108,7 @@ def test_the_picture_joins_the_ranks_of_a_group_and_no_others(record: LayerSteps
     ranks = [int(text.removeprefix("rank ").partition("<")[0]) for text in places]
     assert len(ranks) == 4
     steps = dict(record.of(record.phase))
-    joined: dict[int, set[tuple[int, int]]] = {}
+    joined = {}
     for trace in drawn.spec["data"]:
         if trace.get("mode") == "lines+markers":
             ends = [(x, y) for x, y in zip(trace["x"], trace["y"], strict=True) if x is not None]
@@ -125,7 +122,7 @@ def test_the_picture_joins_the_ranks_of_a_group_and_no_others(record: LayerSteps
         assert pairs == (near if step.kind != "ring" else {(a, b) for a, b in near if b - a == stride})
 
 
-def test_what_comes_after_the_cursor_is_pale() -> None:
+def test_what_comes_after_the_cursor_is_pale():
     for step in (0, 4):
         pale = [trace for trace in lp.view(PAPER.at(step)).spec["data"] if trace.get("opacity", 1) < 1]
         assert {y for trace in pale for y in trace["y"] if y == round(y or 0)} == (
@@ -136,7 +133,7 @@ def test_what_comes_after_the_cursor_is_pale() -> None:
     assert note.endswith("k, v = whole_sequence(k, mesh, setting), whole_sequence(v, mesh, setting)")
 
 
-def test_the_explorer_steps_through_and_stays_in_the_layer() -> None:
+def test_the_explorer_steps_through_and_stays_in_the_layer():
     panel = lp.explorer(tab="layer", tp=8, cp=16, pp=16, dp=8, seq_len=131072, step=16, rank=6043)
     assert panel.payload["summary"] == lp.view(PAPER.at(16)).summary
     assert panel.payload["figure"]["layout"]["meta"] == {"steps": 24}
@@ -146,7 +143,7 @@ def test_the_explorer_steps_through_and_stays_in_the_layer() -> None:
     assert panel.job.layout.tp == 8
 
 
-def test_the_sequence_tab_has_documents_and_goes_around_a_ring() -> None:
+def test_the_sequence_tab_has_documents_and_goes_around_a_ring():
     panel = lp.explorer(tab="sequence", tp=1, cp=4, pp=1, dp=1, seq_len=8192, documents="1000, 5000, 2192")
     said = lp.sequence({"cp": 4}, 8192, documents=(1000, 5000, 2192))
     assert panel.payload["summary"] == lp.view(said).summary

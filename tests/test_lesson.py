@@ -1,7 +1,5 @@
 """The kit for a reading group: scripts, slides, notes for the teacher, and the map of ideas."""
 
-from __future__ import annotations
-
 import base64
 import json
 import re
@@ -49,7 +47,7 @@ def asked(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_the_sections_of_a_notebook_are_the_whole_of_it(path: Path) -> None:
+def test_the_sections_of_a_notebook_are_the_whole_of_it(path):
     cells = read_cells(path)
     found = sections(cells)
     assert all(any(cell.is_code for cell in own) for _, own in found)
@@ -70,7 +68,7 @@ def stored(tmp_path: Path, *cells: dict[str, Any], name: str = "own.ipynb") -> P
     return tmp_path / name
 
 
-def test_what_takes_time(tmp_path: Path) -> None:
+def test_what_takes_time(tmp_path):
     png = {"data": {"image/png": "iVBORw0KGgo=", "text/plain": "one\ntwo"}}
     cells = read_cells(
         stored(
@@ -91,7 +89,7 @@ def test_what_takes_time(tmp_path: Path) -> None:
     ]
 
 
-def test_the_notebooks_are_in_the_package_or_beside_it(tmp_path: Path) -> None:
+def test_the_notebooks_are_in_the_package_or_beside_it(tmp_path):
     assert shipped_folder() == PROJECT
     inside, beside = tmp_path / "pack" / "shipped", tmp_path
     for folder in (beside, inside):
@@ -108,7 +106,7 @@ def test_the_notebooks_are_in_the_package_or_beside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_script_has_all_that_its_sections_ask(name: str) -> None:
+def test_a_script_has_all_that_its_sections_ask(name):
     made, script = whole(name), whole(name).text()
     assert sum(stop.minutes for stop in made.stops) + made.slack == made.minutes
     assert min(stop.minutes for stop in made.stops) >= 1
@@ -149,7 +147,7 @@ def test_a_script_has_all_that_its_sections_ask(name: str) -> None:
 
 
 @pytest.mark.parametrize("minutes", [5, 9, 12, 24, 60])
-def test_what_does_not_fit_is_homework(minutes: int) -> None:
+def test_what_does_not_fit_is_homework(minutes):
     made = lesson("03", minutes)
     assert made.minutes == minutes == sum(stop.minutes for stop in made.stops)
     titles = [stop.title for stop in (*made.stops, *made.homework)]
@@ -164,7 +162,7 @@ def test_what_does_not_fit_is_homework(minutes: int) -> None:
         )
 
 
-def test_a_section_has_one_minute_and_its_share_of_the_rest() -> None:
+def test_a_section_has_one_minute_and_its_share_of_the_rest():
     made = lesson("01", 60)
     taken = [minutes_to_read(stop.cells) for stop in made.stops]
     taken[0] += SECONDS_TO_RUN / 60
@@ -172,7 +170,7 @@ def test_a_section_has_one_minute_and_its_share_of_the_rest() -> None:
         assert abs(stop.minutes - 1 - (60 - len(taken)) * own / sum(taken)) <= 1
 
 
-def test_an_hour_of_the_paper_is_three_notebooks_and_six_questions_and_more_time_brings_more() -> None:
+def test_an_hour_of_the_paper_is_three_notebooks_and_six_questions_and_more_time_brings_more():
     hour = lesson("paper-3.3", 60)
     assert {stop.notebook for stop in hour.stops} - {""} == {
         "00_start_here",
@@ -200,7 +198,7 @@ def test_an_hour_of_the_paper_is_three_notebooks_and_six_questions_and_more_time
     assert "In `07_pipeline`.\n" in script
 
 
-def test_what_the_slides_of_the_paper_say_adds_up() -> None:
+def test_what_the_slides_of_the_paper_say_adds_up():
     """Table 5 of the paper counts its rows to 419, and two of its numbers do not go together."""
     says = " ".join(part["says"] + " ".join(part.get("slide", ())) for part in LESSONS["paper-3.3"]["parts"])
     for words in (
@@ -223,7 +221,7 @@ def test_what_the_slides_of_the_paper_say_adds_up() -> None:
 # -- names and errors ------------------------------------------------------------------------------
 
 
-def test_a_notebook_has_several_names_and_may_lie_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_has_several_names_and_may_lie_elsewhere(monkeypatch):
     monkeypatch.chdir(PROJECT)
     names = ("01_four_axes", "01", "four_axes", "notebooks/01_four_axes.ipynb")
     assert {lesson(name, 4).name for name in names} == {"01_four_axes"}
@@ -237,7 +235,7 @@ def test_a_notebook_has_several_names_and_may_lie_elsewhere(monkeypatch: pytest.
         *((name, "paper-3.3") for name in ("", "/", "no/such/folder/03", "a" * 5000 + "/03", "notebooks/")),
     ],
 )
-def test_another_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+def test_another_name_is_refused_with_the_nearest(name, nearest):
     with pytest.raises(lp.LlamaparError, match=r"^lesson='.*' is not known\n") as refused:
         lesson(name)
     assert refused.value.choose[0] == nearest
@@ -245,7 +243,7 @@ def test_another_name_is_refused_with_the_nearest(name: str, nearest: str) -> No
 
 
 @pytest.mark.parametrize("minutes", [3, 0, -1, True, "60", 7.5, float("nan"), "x" * 999])
-def test_minutes_that_cannot_work_say_the_smallest(minutes: Any) -> None:
+def test_minutes_that_cannot_work_say_the_smallest(minutes):
     with pytest.raises(
         lp.LlamaparError, match=r"^minutes=.*: minutes must be a whole number, at least 4\n"
     ) as bad:
@@ -257,13 +255,13 @@ def test_minutes_that_cannot_work_say_the_smallest(minutes: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [1]}', '{"cells": [{"cell_type": "code"}]}'])
-def test_what_is_no_notebook_is_refused(tmp_path: Path, text: str) -> None:
+def test_what_is_no_notebook_is_refused(tmp_path, text):
     (tmp_path / "own.ipynb").write_text(text)
     with pytest.raises(lp.LlamaparError, match=r"own\.ipynb cannot be read as a notebook\n  why"):
         lesson(f"{tmp_path}/own")
 
 
-def test_an_empty_notebook_is_an_empty_lesson_and_an_unknown_question_is_refused(tmp_path: Path) -> None:
+def test_an_empty_notebook_is_an_empty_lesson_and_an_unknown_question_is_refused(tmp_path):
     assert lesson(str(stored(tmp_path))).stops == ()
     write = ({"text": "# Write it"}, {"code": 'puzzle("all-reduce from sends", f)'})
     assert [stop.title for stop in lesson(str(stored(tmp_path, *write))).homework] == ["Write it"]
@@ -304,7 +302,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("name", ["paper-3.3", "00_start_here", "03_attention_heads", "13_twenty_questions"])
-def test_slides_hold_the_pictures_and_the_questions_and_need_no_network(name: str) -> None:
+def test_slides_hold_the_pictures_and_the_questions_and_need_no_network(name):
     made, html = whole(name), whole(name).slides()
     page = Page(html)
     assert html.startswith("<!doctype html>\n")
@@ -335,7 +333,7 @@ def test_slides_hold_the_pictures_and_the_questions_and_need_no_network(name: st
         assert not ('class="ask"' in slide and 'class="truth"' in slide)
 
 
-def test_whatever_a_notebook_says_is_escaped(tmp_path: Path) -> None:
+def test_whatever_a_notebook_says_is_escaped(tmp_path):
     evil = '"><script>alert(1)</script>$title'
     output = {"data": {"image/png": f"AA{evil}", "text/plain": evil}}
     path = stored(
@@ -358,9 +356,7 @@ def test_whatever_a_notebook_says_is_escaped(tmp_path: Path) -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_the_command_writes_script_and_slides_and_refuses_files_before_the_work(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_writes_script_and_slides_and_refuses_files_before_the_work(run, tmp_path, monkeypatch):
     script, slides = tmp_path / "script.md", tmp_path / "slides.html"
     words = ["lesson", "01", "--minutes", "4", "--out", str(script), "--slides", str(slides)]
     title = "Which GPUs talk to which? (4 min)"
@@ -377,7 +373,7 @@ def test_the_command_writes_script_and_slides_and_refuses_files_before_the_work(
         assert run(["lesson", "01", "--slides", str(tmp_path / name)]) == (2, "", refused)
 
 
-def test_the_command_says_the_same_in_json_and_refuses_as_the_library_does(run: Any, tmp_path: Path) -> None:
+def test_the_command_says_the_same_in_json_and_refuses_as_the_library_does(run, tmp_path):
     slides = tmp_path / "slides.html"
     status, out, err = run(f"lesson 01 --minutes 4 --json --slides {slides}")
     told = json.loads(out)
@@ -404,7 +400,7 @@ sys.exit(main(["lesson", "01", "--minutes", "4"]))
 
 
 @pytest.mark.parametrize("missing", ["torch", "anywidget"])
-def test_without_what_computes_the_answers_it_says_how_to_get_it(missing: str) -> None:
+def test_without_what_computes_the_answers_it_says_how_to_get_it(missing):
     code = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n{WITHOUT.format(missing=missing)}"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
@@ -418,7 +414,7 @@ def test_without_what_computes_the_answers_it_says_how_to_get_it(missing: str) -
 # -- notes and the map -----------------------------------------------------------------------------
 
 
-def test_every_question_has_its_note_and_no_note_is_left_over() -> None:
+def test_every_question_has_its_note_and_no_note_is_left_over():
     known = {*PREDICTIONS, *EXERCISES, *QUESTIONS}
     assert set(NOTES) <= known
     lessons = [path.stem for path in PATHS if path.stem[:2].isdigit() and int(path.stem[:2]) <= 10]
@@ -428,7 +424,7 @@ def test_every_question_has_its_note_and_no_note_is_left_over() -> None:
     assert len(set(NOTES.values())) == len(NOTES)
 
 
-def test_the_notebooks_know_what_they_need() -> None:
+def test_the_notebooks_know_what_they_need():
     rows = {name: row for name, row in LESSONS.items() if "parts" not in row}
     assert list(rows) == [path.stem for path in PATHS]
     order = [*rows]
@@ -437,7 +433,7 @@ def test_the_notebooks_know_what_they_need() -> None:
             assert order.index(other) < order.index(name), f"{name} needs {other}"
 
 
-def test_the_course_and_the_first_notebook_list_every_notebook_with_its_minutes(tmp_path: Path) -> None:
+def test_the_course_and_the_first_notebook_list_every_notebook_with_its_minutes(tmp_path):
     tool = runpy.run_path(str(PROJECT / "tools" / "idea_map.py"), run_name="idea_map")
     page = (PROJECT / "docs" / "course.md").read_text(encoding="utf-8")
     assert page == tool["course_page"](), "python tools/idea_map.py writes it anew"
@@ -450,7 +446,7 @@ def test_the_course_and_the_first_notebook_list_every_notebook_with_its_minutes(
     assert more == f"{table}| [14_new](../notebooks/14_new.ipynb) | Why? | `1` | `11` |\n"
 
 
-def test_the_map_is_what_the_rows_say() -> None:
+def test_the_map_is_what_the_rows_say():
     tool = runpy.run_path(str(PROJECT / "tools" / "idea_map.py"), run_name="idea_map")
     page = (PROJECT / "docs" / "map.md").read_text(encoding="utf-8")
     assert page == tool["page"](), "python tools/idea_map.py writes it anew"

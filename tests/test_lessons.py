@@ -1,7 +1,5 @@
 """The course on the page: which code makes each panel, what PyTorch recorded, and a lesson on stand-ins."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess
@@ -40,7 +38,7 @@ def keys_and_code(*notebook: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one.key, one.code) for one in cells.shown_in({"cells": list(notebook)})]
 
 
-def test_a_panel_s_code_is_what_it_needs_and_no_more() -> None:
+def test_a_panel_s_code_is_what_it_needs_and_no_more():
     first = code(
         "import llamapar as lp",
         "from exercises import check, predict",
@@ -53,7 +51,7 @@ def test_a_panel_s_code_is_what_it_needs_and_no_more() -> None:
     ]
 
 
-def test_a_panel_is_as_its_own_cell_sets_it_and_as_it_was_bound_last() -> None:
+def test_a_panel_is_as_its_own_cell_sets_it_and_as_it_was_bound_last():
     first = code("import llamapar as lp", "panel = lp.explorer()")
     second = code("panel.set(tp=3)", "print(panel)")
     third = code("panel = lp.watch('mlp')", "panel.set(phase='backward')", "panel", panel=True)
@@ -62,7 +60,7 @@ def test_a_panel_is_as_its_own_cell_sets_it_and_as_it_was_bound_last() -> None:
     ]
 
 
-def test_what_is_added_to_is_needed_and_a_function_s_own_names_are_not() -> None:
+def test_what_is_added_to_is_needed_and_a_function_s_own_names_are_not():
     first = code("n = 1", "x = 2", "n += 1", "def f(x):", "    y = x + n", "    return y")
     second = code("y = 5", "f(3)", panel=True)
     assert keys_and_code(first, second) == [
@@ -70,8 +68,8 @@ def test_what_is_added_to_is_needed_and_a_function_s_own_names_are_not() -> None
     ]
 
 
-def test_a_puzzle_s_code_has_the_answer_that_is_folded_after_it_and_those_before() -> None:
-    def folded(*lines: str) -> dict[str, Any]:
+def test_a_puzzle_s_code_has_the_answer_that_is_folded_after_it_and_those_before():
+    def folded(*lines):
         return {"cell_type": "markdown", "source": "\n".join(("```python solution", *lines, "```", ""))}
 
     one = (code("def f(t): ..."), code("puzzle('a', f)"), folded("import torch", "def f(t):", "    return t"))
@@ -82,7 +80,7 @@ def test_a_puzzle_s_code_has_the_answer_that_is_folded_after_it_and_those_before
     ]
 
 
-def test_every_question_of_a_cell_has_its_own_code() -> None:
+def test_every_question_of_a_cell_has_its_own_code():
     asked = code(
         "%load_ext llamapar", "from exercises import check, predict", "predict('a')", "check('b')", "print(1)"
     )
@@ -95,7 +93,7 @@ def test_every_question_of_a_cell_has_its_own_code() -> None:
     assert not cells.only_asks(code("import llamapar as lp"))
 
 
-def test_a_question_is_kept_and_comes_back_with_its_pictures(tmp_path: Path) -> None:
+def test_a_question_is_kept_and_comes_back_with_its_pictures(tmp_path):
     view = View({"data": [{"type": "bar", "x": [1]}], "layout": {}}, "a bar")
     wrong = View({"data": [], "layout": {"title": "wrong"}}, "not this")
     item = Item(
@@ -135,7 +133,7 @@ print(json.dumps(heard))
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def archive(tmp_path_factory):
     """What a lesson's Python needs, without recordings, and with a panel that no page can make."""
     found = tmp_path_factory.mktemp("archive")
     sys.path.insert(0, str(SITE))
@@ -168,7 +166,7 @@ def place(question: str) -> str:
     return next(one.key for one in cells.shown_in(source) if question in one.code)
 
 
-def test_a_lesson_keeps_what_is_guessed_and_goes_on_after_a_refusal(archive: Path) -> None:
+def test_a_lesson_keeps_what_is_guessed_and_goes_on_after_a_refusal(archive):
     question = "At TP 16, how many of the 1,024 rows of wk does a rank get?"
     key = place(question)
     guess = {"to": key, "content": {"kind": "guess", "value": "128", "id": "g", "seq": 0}}
@@ -188,7 +186,7 @@ def test_a_lesson_keeps_what_is_guessed_and_goes_on_after_a_refusal(archive: Pat
     assert [message for message in again if "progress" in message] == []
 
 
-def test_every_lesson_has_panels_and_each_cell_s_code_is_python() -> None:
+def test_every_lesson_has_panels_and_each_cell_s_code_is_python():
     for path in sorted((PROJECT / "notebooks").glob("*.ipynb")):
         found = list(cells.shown_in(json.loads(path.read_text())))
         assert found, path.stem

@@ -1,7 +1,5 @@
 """Live pictures without a browser: every rung is what the map itself says, whatever the page sends."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import random
@@ -14,8 +12,7 @@ import pytest
 import torch
 
 import llamapar as lp
-from llamapar.describe.options import Values
-from llamapar.panels.ladders import MOST_RUNGS, Rung, Subject
+from llamapar.panels.ladders import MOST_RUNGS, Subject
 from llamapar.panels.ladders_of_jobs import JOBS
 from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.panels.live_panel import SUBJECTS
@@ -52,15 +49,13 @@ OPENED: list[tuple[str, dict[str, Any]]] = [
 LADDERS = [(what, arguments, knob) for what, arguments in OPENED for knob in SUBJECTS[what].knobs]
 
 
-def test_every_live_picture_is_opened_here() -> None:
+def test_every_live_picture_is_opened_here():
     missing = {*MAPS, *JOBS} - {what for what, _ in OPENED}
     assert not missing, "add calls to OPENED"
 
 
 @pytest.mark.parametrize(("what", "arguments", "knob"), LADDERS)
-def test_each_rung_is_what_its_own_line_of_code_gives(
-    what: str, arguments: dict[str, Any], knob: str
-) -> None:
+def test_each_rung_is_what_its_own_line_of_code_gives(what, arguments, knob):
     panel = lp.live(what, **arguments, knob=knob)
     values = [rung["value"] for rung in panel.ladder]
     assert len(set(values)) == len(values) <= MOST_RUNGS + 1
@@ -85,7 +80,7 @@ def test_each_rung_is_what_its_own_line_of_code_gives(
 
 
 @pytest.mark.parametrize("name", sorted(lp.PRESETS))
-def test_a_rung_of_heads_counts_what_torch_cuts(name: str) -> None:
+def test_a_rung_of_heads_counts_what_torch_cuts(name):
     model = lp.model(name)
     kv, width = model.n_kv_heads, model.head_dim
     for rung in lp.live("heads", name).ladder:
@@ -115,7 +110,7 @@ def rung_record(rung: dict[str, Any]) -> HeadMap:
 
 
 @pytest.mark.parametrize("knob", SUBJECTS["memory"].knobs)
-def test_memory_fits_or_may_fit_or_does_not(knob: str) -> None:
+def test_memory_fits_or_may_fit_or_does_not(knob):
     panel = lp.live("memory", knob=knob, **PAPER)
     marks = {"fits": "", "undecided": "?", "does not fit": "✕"}
     text = panel.snapshot().summary.splitlines()
@@ -127,7 +122,7 @@ def test_memory_fits_or_may_fit_or_does_not(knob: str) -> None:
     assert panel.payload["legend"] in text[1 + len(panel.ladder)]
 
 
-def test_a_cut_that_is_uneven_is_told_as_its_picture_draws_it() -> None:
+def test_a_cut_that_is_uneven_is_told_as_its_picture_draws_it():
     panel = lp.live("heads", "llama3.2-3b", tp=6)
     assert panel.snapshot().summary.splitlines()[10] == (
         "TP 6 cuts through 5 of the 8 KV heads. A rank has four query heads and 169 to 171 rows of wk "
@@ -158,7 +153,7 @@ def shapes() -> list[tuple[int, int, bool]]:
     return [(*shape, True) for shape in sharded] + [(4096, 1, False)] * 65
 
 
-def test_ranks_are_counted() -> None:
+def test_ranks_are_counted():
     for tp, said in gives("ranks", "tp", cp=2, dp=3).items():
         assert said == f"{6 * tp} ranks"
     says = lp.live("ranks", tp=2, cp=2, dp=3, rank=5).ladder[1]["says"]
@@ -168,7 +163,7 @@ def test_ranks_are_counted() -> None:
     )
 
 
-def test_a_picture_of_many_ranks_says_what_a_cell_is() -> None:
+def test_a_picture_of_many_ranks_says_what_a_cell_is():
     for dp, said in ((8, "One cell is one rank."), (128, "One cell is a block of 16 ranks.")):
         panel = lp.live("ranks", tp=8, cp=16, pp=16, dp=dp)
         assert panel.ladder[3]["says"].endswith(f" {said}")
@@ -177,7 +172,7 @@ def test_a_picture_of_many_ranks_says_what_a_cell_is() -> None:
         assert panel.record.layout.world == panel.record.block * panel.record.rows * panel.record.cols
 
 
-def test_a_schedule_is_idle_as_the_formula_says() -> None:
+def test_a_schedule_is_idle_as_the_formula_says():
     for pp, said in gives("schedule", "pp", micro_batches=8).items():
         assert said == f"idle {(pp - 1) / (pp + 7):.0%}, {min(pp, 8)} in flight"
     for many, said in gives("schedule", "micro_batches", name="gpipe", pp=4).items():
@@ -188,7 +183,7 @@ def test_a_schedule_is_idle_as_the_formula_says() -> None:
     assert problems["1f1b"] == ""
 
 
-def test_zero_shares_rows() -> None:
+def test_zero_shares_rows():
     for stage, said in gives("zero", "zero", model="llama3-8b", dp=6).items():
         held = 0
         for what, least in (("parameters", 3), ("gradients", 2), ("optimizer state", 1)):
@@ -198,7 +193,7 @@ def test_zero_shares_rows() -> None:
         assert said == f"{held / 1e9:.3g} GB"
 
 
-def test_what_travels_in_a_block() -> None:
+def test_what_travels_in_a_block():
     """Under sequence parallelism each half of a block gathers and scatters, forward and backward."""
     for tp, said in gives("traffic", "tp", model="llama3-8b", cp=2).items():
         over_tp = 8 * SEQ // 2 * 4096 * 4 * (tp - 1) // tp
@@ -210,7 +205,7 @@ def test_what_travels_in_a_block() -> None:
         assert said == human(everything), (tp, said, human(everything))
 
 
-def test_a_layer_takes_what_cost_says_of_it() -> None:
+def test_a_layer_takes_what_cost_says_of_it():
     for tp, said in gives("inside", "tp", model="llama3-8b", cp=2).items():
         layer = lp.cost("llama3-8b", tp=tp, cp=2, seq_len=SEQ, recompute="none").layer
         terms = {**layer.forward}, {**layer.backward}
@@ -222,7 +217,7 @@ def test_a_layer_takes_what_cost_says_of_it() -> None:
 # -- together --------------------------------------------------------------------------------------
 
 
-def test_a_block_says_each_part_of_the_rank() -> None:
+def test_a_block_says_each_part_of_the_rank():
     job = {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "seq_len": 131072, "global_batch": 128}
     assert lp.live("block", "llama3.1-405b", **job, rank=4711).ladder[3]["says"] == (
         "Rank 4,711 of 16,384 works on 8 of 126 layers, 1/8 of the heads, 1/16 of the tokens and 1/8 of the "
@@ -243,7 +238,7 @@ def test_a_block_says_each_part_of_the_rank() -> None:
     )
 
 
-def test_so_do_pictures_of_other_parts_of_the_job() -> None:
+def test_so_do_pictures_of_other_parts_of_the_job():
     job = {"model": WIDE, "tp": 2, "pp": 4}
     memory, cost, zero = (
         lp.live("memory", **job, dp=2),
@@ -270,7 +265,7 @@ def test_so_do_pictures_of_other_parts_of_the_job() -> None:
     assert [panel.code.count("seq_len=4096") for panel in (memory, layer, traffic)] == [1, 1, 1]
 
 
-def test_undo_takes_back_one_change_after_another() -> None:
+def test_undo_takes_back_one_change_after_another():
     panel = lp.live("stages", "llama3-8b", pp=4)
     for pp in (8, 2, 32):
         panel.set(pp=pp)
@@ -306,7 +301,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: str(record.call))
-def test_a_record_knows_its_call_and_is_shown_as_it_is(record: Any) -> None:
+def test_a_record_knows_its_call_and_is_shown_as_it_is(record):
     assert eval(str(record.call), {"lp": lp}) == record
     panel = record.live()
     assert panel.record == record
@@ -315,7 +310,7 @@ def test_a_record_knows_its_call_and_is_shown_as_it_is(record: Any) -> None:
     assert pickle.loads(pickle.dumps(panel.code)) == panel.code
 
 
-def test_a_call_is_no_part_of_what_a_record_says() -> None:
+def test_a_call_is_no_part_of_what_a_record_says():
     one, other = lp.heads("llama3-8b", tp=8), lp.heads("llama3-8b", lp.Layout(tp=8, dp=2))
     assert one == other
     assert (repr(one), hash(one)) == (repr(other), hash(other))
@@ -332,7 +327,7 @@ def test_a_call_is_no_part_of_what_a_record_says() -> None:
     )
 
 
-def test_what_cannot_be_shown_is_refused_with_what_can() -> None:
+def test_what_cannot_be_shown_is_refused_with_what_can():
     with pytest.raises(
         lp.LayoutError, match="known are heads, vocab, sequence, stages, ranks, block, schedule, mem"
     ):
@@ -361,7 +356,7 @@ def test_what_cannot_be_shown_is_refused_with_what_can() -> None:
     assert layer.code == "lp.inside('llama3-8b', tp=8, seq_len=8192)"
 
 
-def test_a_step_that_the_function_refuses_stands_there_with_its_reason() -> None:
+def test_a_step_that_the_function_refuses_stands_there_with_its_reason():
     panel = lp.live("inside", "llama3-8b", tp=8)
     panel.set(tp=16)
     assert panel.record is None
@@ -374,7 +369,7 @@ def test_a_step_that_the_function_refuses_stands_there_with_its_reason() -> None
     assert panel.record == lp.inside("llama3-8b", tp=8, seq_len=8192)
 
 
-def test_another_knob_has_another_ladder_and_the_same_picture() -> None:
+def test_another_knob_has_another_ladder_and_the_same_picture():
     panel = lp.live("memory", **PAPER)
     before, shown = panel.code, panel.snapshot().spec
     panel.set(knob="recompute")
@@ -393,12 +388,12 @@ def test_another_knob_has_another_ladder_and_the_same_picture() -> None:
     assert panel.code == before
 
 
-def test_steps_on_a_ladder_count_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_on_a_ladder_count_nothing_anew(monkeypatch):
     panel = lp.live("memory", WIDE, tp=8)
-    made: list[str] = []
+    made = []
     rung = Subject._rung
 
-    def counted(subject: Subject, values: Values, knob: str) -> Rung:
+    def counted(subject, values, knob):
         made.extend([knob] if subject is SUBJECTS["memory"] else [])  # pictures of other tests may follow
         return rung(subject, values, knob)
 
@@ -414,7 +409,7 @@ HOSTILE: list[Any] = [
 ]
 
 
-def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(soak: bool) -> None:
+def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(soak):
     draw = random.Random(7)
     panels = [lp.live(what, **arguments) for what, arguments in OPENED]
     for number in range(2000 if soak else 200):
@@ -429,7 +424,7 @@ def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(soak: boo
         assert panel.payload["values"][panel.payload["knob"]] in [r["value"] for r in panel.ladder]
 
 
-def test_a_line_brings_back_every_picture_with_its_knob() -> None:
+def test_a_line_brings_back_every_picture_with_its_knob():
     panel = lp.live("heads", tp=3)
     for what, subject in SUBJECTS.items():
         other = lp.live(what)
@@ -462,7 +457,7 @@ def test_a_line_brings_back_every_picture_with_its_knob() -> None:
         ("lp.live('heads', tp=[1])", "tp must be a whole number"),
     ],
 )
-def test_a_line_that_says_no_picture_is_refused_and_nothing_moves(line: str, what: str) -> None:
+def test_a_line_that_says_no_picture_is_refused_and_nothing_moves(line, what):
     panel = lp.live("heads", tp=2)
     before = panel.line
     with pytest.raises(lp.LlamaparError, match=re.escape(what)):

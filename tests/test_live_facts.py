@@ -1,16 +1,14 @@
 """What a process holds where an error was raised; nothing of the user's is called."""
 
-from __future__ import annotations
-
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
@@ -45,7 +43,7 @@ def rows(fails: Callable[[], object]) -> dict[str, str]:
 
 
 @pytest.fixture
-def mesh() -> Iterator[DeviceMesh]:
+def mesh():
     with fake_world(4, 1):
         yield init_device_mesh("cpu", (4,), mesh_dim_names=("tp",))
 
@@ -62,7 +60,7 @@ class Block(nn.Module):
         self.n = n
 
 
-def test_the_failing_part_of_a_line_with_its_operands_and_numbers() -> None:
+def test_the_failing_part_of_a_line_with_its_operands_and_numbers():
     line = test_the_failing_part_of_a_line_with_its_operands_and_numbers.__code__.co_firstlineno + 3
     q, k, scale, size = torch.zeros(2, 8, 16), torch.zeros(2, 8, 12), 0.5, 3
     assert told(lambda: (q * scale).softmax(-1).unflatten(-1, (size, 5)) + k.sum()) == [
@@ -135,14 +133,12 @@ FAILING: list[tuple[Callable[[], object], dict[str, str], dict[str, object]]] = 
 
 
 @pytest.mark.parametrize(("fails", "operands", "numbers"), FAILING)
-def test_operands_and_numbers_of_the_failing_expression(
-    fails: Callable[[], object], operands: dict[str, str], numbers: dict[str, object]
-) -> None:
+def test_operands_and_numbers_of_the_failing_expression(fails, operands, numbers):
     assert {name: row.replace(" float32", "") for name, row in rows(fails).items()} == operands
     assert facts_of(fails).numbers == numbers
 
 
-def test_without_source_the_process_is_told() -> None:
+def test_without_source_the_process_is_told():
     code = compile("x.view(7)", "<nowhere>", "eval")
     found = facts_of(lambda: eval(code, {"x": torch.zeros(6)}))
     assert (found.operands, found.process) == ((), ALONE)
@@ -151,7 +147,7 @@ def test_without_source_the_process_is_told() -> None:
     assert told(lambda: eval(code, {"x": torch.zeros(6)})) == ["line 1: x.view(7) ((", ALONE]
 
 
-def test_an_error_without_frames_has_no_facts() -> None:
+def test_an_error_without_frames_has_no_facts():
     assert live_facts(ValueError("shape '[2, 3]' is invalid for input of size 5")) is None
 
 
@@ -170,7 +166,7 @@ class Attention(nn.Module):
         return self.proj(x).unflatten(-1, (heads, size))
 
 
-def test_a_dtensor_beside_a_whole_size_is_the_cause(mesh: DeviceMesh) -> None:
+def test_a_dtensor_beside_a_whole_size_is_the_cause(mesh):
     model, x = parallelize_module(Attention(), mesh, {"proj": ColwiseParallel()}), torch.zeros(2, 24, 512)
     with pytest.raises(RuntimeError, match="unflatten") as caught:
         model(x)
@@ -198,7 +194,7 @@ def test_a_dtensor_beside_a_whole_size_is_the_cause(mesh: DeviceMesh) -> None:
     assert found.as_dict()["operands"][0]["name"] == "self.proj.weight"
 
 
-def test_a_dtensor_is_read_on_every_axis() -> None:
+def test_a_dtensor_is_read_on_every_axis():
     with fake_world(8):
         mesh = init_device_mesh("cpu", (2, 4), mesh_dim_names=("dp", "tp"))
         w = distribute_tensor(torch.zeros(16, 8), mesh, [Shard(1), Shard(0)])
@@ -210,8 +206,8 @@ def test_a_dtensor_is_read_on_every_axis() -> None:
 
 
 @pytest.mark.parametrize("name", ["tp", "tp_size", "world_size", "n_ranks", "cp", "num_gpus"])
-def test_a_degree_among_the_names_leaves_the_verdict_to_the_words(name: str) -> None:
-    space: dict[str, Any] = {"x": torch.zeros(6)}
+def test_a_degree_among_the_names_leaves_the_verdict_to_the_words(name):
+    space = {"x": torch.zeros(6)}
     source = f"def f(x, {name}):\n    return x.view(7, {name})\n"
     linecache.cache["<cell>"] = (len(source), None, source.splitlines(True), "<cell>")
     exec(compile(source, "<cell>", "exec"), space)
@@ -221,10 +217,10 @@ def test_a_degree_among_the_names_leaves_the_verdict_to_the_words(name: str) -> 
     assert not facts_of(lambda: space["f"](space["x"], 1)).alone
 
 
-def test_a_number_of_ranks_in_an_object_of_the_frames_counts_too() -> None:
+def test_a_number_of_ranks_in_an_object_of_the_frames_counts_too():
     x = torch.zeros(6)
 
-    def outer(layout: object) -> None:
+    def outer(layout):
         x.view(7)
 
     assert not facts_of(lambda: outer(SimpleNamespace(tp=1, cp=4))).alone
@@ -232,7 +228,7 @@ def test_a_number_of_ranks_in_an_object_of_the_frames_counts_too() -> None:
     assert not facts_of(lambda: (KEYS @ SHARE.T).view(3, 1, 256)).alone  # nor where a slice was cut by hand
 
 
-def test_a_rank_by_the_environment_is_no_lone_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_by_the_environment_is_no_lone_process(monkeypatch):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
     x = torch.zeros(6)
@@ -242,12 +238,12 @@ def test_a_rank_by_the_environment_is_no_lone_process(monkeypatch: pytest.Monkey
     assert not facts_of(lambda: x.view(7)).alone
 
 
-def test_a_config_and_a_model_name_sizes() -> None:
+def test_a_config_and_a_model_name_sizes():
     sizes = dict(num_attention_heads=32, hidden_size=4096, num_key_value_heads=8, vocab_size=128256)
     config = SimpleNamespace(**sizes, name="x")
     w, x = (torch.empty(shape, device="meta") for shape in ((4096, 128256), (2, 4000)))
 
-    def with_config(config: object) -> None:
+    def with_config(config):
         x @ w
 
     found = facts_of(lambda: with_config(config))
@@ -258,10 +254,10 @@ def test_a_config_and_a_model_name_sizes() -> None:
     assert "4096 = dim" in [*found.rows()][1][2]
 
 
-def test_a_size_has_one_name_or_none() -> None:
+def test_a_size_has_one_name_or_none():
     x, rows_, cols = torch.zeros(6, 40), 5, 8
 
-    def f(n_heads: int, head_dim: int, width: int, **others: int) -> None:
+    def f(n_heads, head_dim, width, **others):
         _, i, dp_rank = 6, 6, 6  # None of these is a size.
         x.view(rows_, cols, _, i, dp_rank)
 
@@ -306,7 +302,7 @@ class HostileModule(nn.Module):
     weight = property(refuses)
 
 
-def test_nothing_of_the_users_is_called() -> None:
+def test_nothing_of_the_users_is_called():
     hostile, own, module = Hostile(), OwnDict(), HostileModule()
     tensor = torch.zeros(6).as_subclass(HostileTensor)
     dispatch = torch.Tensor._make_subclass(HostileDispatch, torch.zeros(6))
@@ -314,7 +310,7 @@ def test_nothing_of_the_users_is_called() -> None:
     made = object.__new__(kind)
     x = torch.zeros(6)
 
-    def fails(self: Any) -> None:
+    def fails(self):
         x.view(
             7,
             lambda: (hostile.w, hostile.shape, own.w, module.inner, module.weight, tensor.shape, dispatch,
@@ -332,14 +328,14 @@ def test_nothing_of_the_users_is_called() -> None:
         list(found.rows())
 
 
-def test_markup_and_control_characters_stay_text() -> None:
+def test_markup_and_control_characters_stay_text():
     w = {"<b>\x1b": torch.zeros(6)}
     found = Explanation("unknown", "x", live=facts_of(lambda: w["<b>\x1b"].view(7)))
     assert "<b>\x1b" not in found._repr_html_()
     assert "\x1b" not in str(found)
 
 
-def test_many_operands_are_counted() -> None:
+def test_many_operands_are_counted():
     tensors = [torch.zeros(n + 1) for n in range(30)]
     a, b, c, d, e, f, g, h = tensors[:8]
     x = torch.zeros(6)
@@ -354,10 +350,10 @@ def test_many_operands_are_counted() -> None:
     "index",
     [None, 9, torch.tensor([1]), [0, 1], slice(None, None, -1), slice(HostileInt(0), 2), (0, 0, 0), True],
 )
-def test_an_index_of_another_kind_leaves_the_tensor(index: Any) -> None:
+def test_an_index_of_another_kind_leaves_the_tensor(index):
     x, other = torch.zeros(4, 6), torch.zeros(5, 7, 3)
 
-    def fails() -> None:
+    def fails():
         torch.mm(x[index], other)
 
     assert rows(fails)["x"] == "[4, 6] float32"

@@ -1,14 +1,11 @@
 """llamapar/course/questions.py: every question takes its own truth and refuses the usual slips."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -25,7 +22,7 @@ SLOW = {"a layout for a machine", "the stage that overflows"}
 
 
 @pytest.mark.parametrize("name", sorted(QUESTIONS))
-def test_every_drawn_truth_is_right_and_a_slip_gets_its_hint(name: str, counts: Any) -> None:
+def test_every_drawn_truth_is_right_and_a_slip_gets_its_hint(name, counts):
     texts, lesson = [], next(lesson for lesson, names in LESSONS.items() if name in names)
     for seed in range(counts(2, 10, 200) if name in SLOW else counts(20, 60, 1000)):
         question = Quiz(seed).question(name)
@@ -44,7 +41,7 @@ def test_every_drawn_truth_is_right_and_a_slip_gets_its_hint(name: str, counts: 
     assert Quiz(0).question(name).text == texts[0], "the same seed asks the same"
 
 
-def test_the_degree_of_a_message_is_the_one_that_was_drawn(counts: Any) -> None:
+def test_the_degree_of_a_message_is_the_one_that_was_drawn(counts):
     """By arithmetic on the question's words: 1,024 columns of K, or 128,256 rows padded to 64·tp."""
     for seed in range(counts(60, 200, 1000)):
         question = Quiz(seed).question("TP from a message")
@@ -57,14 +54,14 @@ def test_the_degree_of_a_message_is_the_one_that_was_drawn(counts: Any) -> None:
             assert rows * tp == -(-128256 // (64 * tp)) * 64 * tp, (seed, question.text)
 
 
-def test_the_cause_of_a_message_is_what_explain_says(counts: Any) -> None:
+def test_the_cause_of_a_message_is_what_explain_says(counts):
     for seed in range(counts(20, 200, 1000)):
         question = Quiz(seed).question("cause of a message")
         found = lp.explain(question.text, "llama3-8b" if "xk.view" in question.text else "llama3.1-70b").best
         assert CATEGORIES[found.category].what == question.truth, (seed, question.text)
 
 
-def test_the_truths_are_the_library_s() -> None:
+def test_the_truths_are_the_library_s():
     """Some of them worked out here once more, by hand."""
     heads = Quiz(0).question("heads of a rank")
     assert heads.text == "llama3.1-405b has 128 query heads. How many does a rank hold at TP 2?"
@@ -77,7 +74,7 @@ def test_the_truths_are_the_library_s() -> None:
     assert shards.truth == 8 * 4
 
 
-def test_each_layout_is_judged_as_check_and_memory_judge_it(counts: Any) -> None:
+def test_each_layout_is_judged_as_check_and_memory_judge_it(counts):
     question, draw = Quiz(0).question("a layout for a machine"), Random(0)
     needs = lp.memory(
         "llama3.1-70b", lp.Layout(tp=8, dp=16), gpu="h100-80gb", seq_len=16384, global_batch=128
@@ -105,9 +102,7 @@ def test_each_layout_is_judged_as_check_and_memory_judge_it(counts: Any) -> None
     assert right
 
 
-def test_a_question_in_a_notebook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_question_in_a_notebook(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LLAMAPAR_PROGRESS", str(tmp_path / "progress.json"))
     quiz = Quiz(0)
     for answer in (None, 128, 64, 128):
@@ -122,18 +117,18 @@ def test_a_question_in_a_notebook(
         quiz.ask("heads of a rnk", 1)
 
 
-def test_each_question_leads_back_to_a_notebook_that_is_there() -> None:
+def test_each_question_leads_back_to_a_notebook_that_is_there():
     assert sorted(name for names in LESSONS.values() for name in names) == sorted(QUESTIONS)
     assert {path.stem for path in NOTEBOOK.parent.glob("*.ipynb")} >= set(LESSONS)
 
 
-def test_neighbours_are_of_different_lessons() -> None:
+def test_neighbours_are_of_different_lessons():
     lesson_of = {name: lesson for lesson, names in LESSONS.items() for name in names}
     order = [lesson_of[name] for name in QUESTIONS]
     assert [one for one, other in pairwise(order) if one == other] == []
 
 
-def test_the_notebook_asks_all_twenty_in_order() -> None:
+def test_the_notebook_asks_all_twenty_in_order():
     every = progress.questions_asked(NOTEBOOK.parent)[NOTEBOOK.stem]
     asked = [name for kind, name in every if kind == "questions"]
     assert asked == list(QUESTIONS)
@@ -147,12 +142,10 @@ def test_the_notebook_asks_all_twenty_in_order() -> None:
         ("12_shape_debugger", "train", questions_of_messages.TRAIN),
     ],
 )
-def test_the_texts_that_a_question_reads_are_those_of_its_notebook(
-    lesson: str, name: str, text: object
-) -> None:
+def test_the_texts_that_a_question_reads_are_those_of_its_notebook(lesson, name, text):
     cells = json.loads(NOTEBOOK.with_name(f"{lesson}.ipynb").read_text(encoding="utf-8"))["cells"]
     sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    known: dict[str, object] = {}
+    known = {}
     for source in sources:
         for node in ast.parse(source.replace("%", "#%")).body if f"{name} = " in source else []:
             if isinstance(node, ast.Assign) and not any(isinstance(n, ast.Call) for n in ast.walk(node)):

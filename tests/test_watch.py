@@ -1,17 +1,13 @@
 """Ranks that are watched: how each tensor is held, where a fault begins, what made a number."""
 
-from __future__ import annotations
-
 import base64
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
 
 import pytest
-import torch
 
 import llamapar as lp
 from inputs import few
@@ -46,7 +42,7 @@ FILMS: dict[str, Any] = {}
 
 
 @pytest.fixture(scope="module")
-def shared_tapes() -> Iterator[None]:
+def shared_tapes():
     """Panels that show the same have one tape, by everything that a run depends on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch_state, "MOST_TAPES", 1000)
@@ -69,7 +65,7 @@ def kinds(step: TapeStep) -> dict[str, tuple[str, int | None]]:
 
 @pytest.mark.parametrize("program", ["attention", "mlp", "embedding"])
 @pytest.mark.parametrize("layout", [Layout(), Layout(tp=4, cp=2), Layout(tp=8), Layout(dp=2)], ids=str)
-def test_the_output_is_the_word(program: str, layout: Layout) -> None:
+def test_the_output_is_the_word(program, layout):
     """By torch's own attention and embedding, in the reference, not by the programs that are watched."""
     task = watch_task(program, None, layout)
     out = reference(task).outputs["out"]
@@ -81,7 +77,7 @@ def test_the_output_is_the_word(program: str, layout: Layout) -> None:
             assert row.allclose(faint * rows[token * 8 // setting.seq_len], rtol=0, atol=1e-9)
 
 
-def test_a_summand_is_the_letters_of_the_ranks_own_heads() -> None:
+def test_a_summand_is_the_letters_of_the_ranks_own_heads():
     setting = watch_task("attention", None, GRID["tp=4"]).setting
     partial = step_of(tape_of("attention", GRID["tp=4"]), "partial")
     letters = word(setting, setting.model.dim)[:, :7]
@@ -91,7 +87,7 @@ def test_a_summand_is_the_letters_of_the_ranks_own_heads() -> None:
 
 
 @pytest.mark.parametrize("tp", [2, 3, 5, 6, 16])
-def test_a_teaching_model_tears_heads_where_the_model_does(tp: int) -> None:
+def test_a_teaching_model_tears_heads_where_the_model_does(tp):
     for name in ("llama3-8b", "llama3.1-405b", "llama3.2-3b"):
         small = teaching_model(lp.model(name), Layout(tp=tp))
         assert bool(small.n_kv_heads % tp) == bool(lp.model(name).n_kv_heads % tp)
@@ -102,7 +98,7 @@ def test_a_teaching_model_tears_heads_where_the_model_does(tp: int) -> None:
 
 
 @pytest.mark.parametrize("layout", GRID.values(), ids=GRID)
-def test_tensors_are_held_as_the_placement_table_says(layout: Layout) -> None:
+def test_tensors_are_held_as_the_placement_table_says(layout):
     """The table is the second witness: the watched run found it by numbers alone."""
     rows = {"x": "residual", "q": "q", "k": "k", "v": "v", "hidden": "ffn", "out": "residual"}
     rows["partial"] = "row_parallel_out"
@@ -128,7 +124,7 @@ def test_tensors_are_held_as_the_placement_table_says(layout: Layout) -> None:
     assert seen >= 17
 
 
-def test_gradients_are_summands_where_the_forward_had_copies() -> None:
+def test_gradients_are_summands_where_the_forward_had_copies():
     tape = tape_of("attention", Layout(tp=2, cp=2))
     gathered = step_of(tape, "x")
     assert kinds(gathered)["tp"] == ("copy", None)
@@ -154,7 +150,7 @@ def assert_gradient(step: TapeStep, name: str, run: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", [*GRID.values(), Layout(tp=2, cp=4)], ids=[*GRID, "tp=2 cp=4"])
-def test_numbers_and_collectives_are_those_of_a_run(layout: Layout) -> None:
+def test_numbers_and_collectives_are_those_of_a_run(layout):
     """lp.run's own outputs, reduced gradients and trace, of the same inputs, in random data."""
     tape, run = beside_a_run("attention", layout)
     out = step_of(tape, "out")
@@ -169,7 +165,7 @@ def test_numbers_and_collectives_are_those_of_a_run(layout: Layout) -> None:
         assert known == set(ran)
 
 
-def test_uneven_and_padded_vocabularies_are_pieces() -> None:
+def test_uneven_and_padded_vocabularies_are_pieces():
     tape = tape_of("loss", Layout(tp=4))
     logits = step_of(tape, "logits")
     assert logits.global_shape == (1, 16, 56)  # 56 rows and 8 pad rows, 16 to a rank
@@ -181,7 +177,7 @@ ZERO = [Layout(dp=2), Layout(tp=2, cp=2, dp=2), Layout(tp=2, dp=4, dp_replicate=
 
 
 @pytest.mark.parametrize("layout", ZERO, ids=str)
-def test_zero_3_gathers_shards_and_scatters_gradients(layout: Layout) -> None:
+def test_zero_3_gathers_shards_and_scatters_gradients(layout):
     """w1 is cut by TP along the dim that ZeRO cuts, and w2 along the other one."""
     layout = layout.replace(zero=3)
     task = watch_task("mlp", None, layout)
@@ -210,7 +206,7 @@ def test_zero_3_gathers_shards_and_scatters_gradients(layout: Layout) -> None:
 @pytest.mark.parametrize(
     ("layout", "zero"), [(ZERO[0], 3), (ZERO[1], 1), (ZERO[2], 2), (ZERO[2], 3)], ids=str
 )
-def test_gradients_under_zero_are_those_of_a_run(layout: Layout, zero: int) -> None:
+def test_gradients_under_zero_are_those_of_a_run(layout, zero):
     tape, run = beside_a_run("mlp", layout.replace(zero=zero))
     held = ("copy", None) if zero == 1 else ("piece", 0)
     for name in ("w1", "w2", "w3"):
@@ -267,9 +263,9 @@ BEGINS = {
 
 
 @pytest.mark.parametrize("name", few(BEGINS, 6))
-def test_a_fault_is_shown_where_it_begins(name: str) -> None:
+def test_a_fault_is_shown_where_it_begins(name):
     fault = FAULTS[name]
-    options: dict[str, Any] = {"options": dict(fault.needs)}
+    options = {"options": dict(fault.needs)}
     model = replace(lp.model("tiny"), **fault.model) if fault.model else None
     right = watched(watch_task(fault.program, model, Layout(**fault.layout), **options))
     assert not any(step.fault for step in right.steps)
@@ -289,7 +285,7 @@ def edit(program: str, layout: Layout, before: str, after: str) -> Tape:
     return watched(watch_task(program, None, layout, source=source.replace(before, after)), right)
 
 
-def test_an_edit_of_the_sizes_raises_the_genuine_error_at_its_line() -> None:
+def test_an_edit_of_the_sizes_raises_the_genuine_error_at_its_line():
     tape = edit("meta_attention", Layout(tp=2), "model.n_heads // tp", "model.n_heads")
     [failed] = [step for step in tape.steps if step.error]
     assert failed.code.startswith("q = (x @ wq.mT).view(")
@@ -297,12 +293,12 @@ def test_an_edit_of_the_sizes_raises_the_genuine_error_at_its_line() -> None:
     assert "is invalid for input of size" in failed.error[0]
 
 
-def test_an_edit_that_every_rank_makes_alike_is_no_fault() -> None:
+def test_an_edit_that_every_rank_makes_alike_is_no_fault():
     tape = edit("attention", Layout(tp=2), "heads.flatten(2) @ wo.mT", "2 * (heads.flatten(2) @ wo.mT)")
     assert not any(step.fault for step in tape.steps)
 
 
-def test_an_edited_program_leaves_ours_as_it_is_and_sees_no_names_of_the_kernel() -> None:
+def test_an_edited_program_leaves_ours_as_it_is_and_sees_no_names_of_the_kernel():
     source = source_of(PROGRAMS["mlp"].function).replace(
         "column_input(x, mesh, setting)", "globals().update(F=None) or x"
     )
@@ -317,8 +313,8 @@ def test_an_edited_program_leaves_ours_as_it_is_and_sees_no_names_of_the_kernel(
 # -- a person's own program --------------------------------------------------------------------
 
 
-def test_a_program_of_ones_own_is_placed_like_ours() -> None:
-    def mine(mesh: Any, setting: Any, x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
+def test_a_program_of_ones_own_is_placed_like_ours():
+    def mine(mesh, setting, x, w1, w2):
         whole = lp.programs.collectives.all_gather(x, mesh, "tp", 1)
         wide = whole @ w1.mT
         part = wide @ w2.mT
@@ -332,7 +328,7 @@ def test_a_program_of_ones_own_is_placed_like_ours() -> None:
     assert found["out"] == ("copy", None)
     assert not any(step.fault for step in tape.steps)
 
-    def named(mesh: Any, setting: Any, x: torch.Tensor) -> torch.Tensor:
+    def named(mesh, setting, x):
         name = "w1"  # is no parameter
         twice = x + x
         return twice if name else x
@@ -344,7 +340,7 @@ def test_a_program_of_ones_own_is_placed_like_ours() -> None:
 # -- what made a number ------------------------------------------------------------------------
 
 
-def test_what_made_a_number_lights_up_on_every_rank() -> None:
+def test_what_made_a_number_lights_up_on_every_rank():
     task, tape = watch_task("attention", None, GRID["tp=2 cp=2"]), tape_of("attention", GRID["tp=2 cp=2"])
     at = {step.name: n for n, step in enumerate(tape.steps) if step.phase == "forward" and step.depth == 0}
     partial, out, heads = at["partial"], at["out"], at["heads"]
@@ -365,7 +361,7 @@ def test_what_made_a_number_lights_up_on_every_rank() -> None:
 
 
 @pytest.mark.parametrize("program", ["attention", "mlp", "embedding", "loss", "block"])
-def test_the_film_is_plain_and_its_thumbnails_cover_the_whole(program: str) -> None:
+def test_the_film_is_plain_and_its_thumbnails_cover_the_whole(program):
     made = film(tape_of(program, Layout(tp=2, cp=2)))
     assert json.loads(json.dumps(made)) == made
     whole = 0
@@ -387,7 +383,7 @@ def test_the_film_is_plain_and_its_thumbnails_cover_the_whole(program: str) -> N
     assert whole >= 5
 
 
-def test_rows_move_between_exactly_the_ranks_of_the_group() -> None:
+def test_rows_move_between_exactly_the_ranks_of_the_group():
     made = film(tape_of("attention", Layout(tp=2, cp=2)))
     step = next(
         s for s in made["steps"] if s["event"] and s["event"]["kind"] == "reduce_scatter" and not s["depth"]
@@ -416,7 +412,7 @@ def captions(layout: Layout, phase: str, **options: Any) -> dict[str, str]:
     }
 
 
-def test_a_backward_says_what_its_own_collectives_do() -> None:
+def test_a_backward_says_what_its_own_collectives_do():
     """Those of a forward read backwards: what was gathered is summed and scattered, and so on."""
     said = captions(GRID["tp=2 cp=2"], "backward")
     assert said == {
@@ -441,7 +437,7 @@ def test_a_backward_says_what_its_own_collectives_do() -> None:
     )
 
 
-def test_what_a_gather_and_a_ring_send_is_the_same_in_their_films() -> None:
+def test_what_a_gather_and_a_ring_send_is_the_same_in_their_films():
     """3 CP ranks: each has 3 of K and of V, and in the backward those and the sums of their gradients."""
     said = captions(Layout(cp=3), "forward", cp_method="ring")["heads"]
     assert said == (
@@ -457,7 +453,7 @@ def test_what_a_gather_and_a_ring_send_is_the_same_in_their_films() -> None:
     )
 
 
-def test_captions_speak_of_what_is_seen() -> None:
+def test_captions_speak_of_what_is_seen():
     made = film(tape_of("attention", GRID["tp=2 cp=2"]))
     by_code = {s["code"]: s["caption"] for s in made["steps"] if s["phase"] == "forward" and s["depth"] == 0}
     assert by_code["partial = heads.flatten(2) @ wo.mT"] == (
@@ -480,7 +476,7 @@ def test_captions_speak_of_what_is_seen() -> None:
     )
 
 
-def test_a_sequence_as_long_as_the_kv_rows_is_cut_by_tokens() -> None:
+def test_a_sequence_as_long_as_the_kv_rows_is_cut_by_tokens():
     """16 tokens, and two KV heads of eight rows: copies of heads say nothing of tokens."""
     tape = watched(watch_task("attention", "qwen2.5-1.5b", Layout(tp=4), options={"kv_replication": True}))
     x = tape.steps[0]
@@ -488,7 +484,7 @@ def test_a_sequence_as_long_as_the_kv_rows_is_cut_by_tokens() -> None:
     assert tape.sizes["kv_dim"] == tape.sizes["seq"]
 
 
-def test_what_is_gathered_out_of_order_is_a_copy_in_another_order() -> None:
+def test_what_is_gathered_out_of_order_is_a_copy_in_another_order():
     """After an all-gather over CP the head-tail chunks stand one rank after another."""
     tape = tape_of("attention", Layout(cp=2))
     step = next(s for s in tape.steps if s.name == "gathered")
@@ -509,7 +505,7 @@ def test_what_is_gathered_out_of_order_is_a_copy_in_another_order() -> None:
     assert "gathered" not in {tape.steps[n].name for n in sorted_after}
 
 
-def test_a_single_number_is_shown_as_it_is() -> None:
+def test_a_single_number_is_shown_as_it_is():
     """Pictures have 8 bits a number, which would make the first row 15.87."""
     made = film(tape_of("embedding", Layout(tp=4)))
     (first,) = [tensor for tensor in made["tensors"] if tensor["name"] == "first" and not tensor["whole"]]

@@ -1,7 +1,5 @@
 """What a watched program opens with: puzzles that are solved by their answer, incidents that happen again."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -30,7 +28,7 @@ def opened(name: str) -> Watch:
     return panel
 
 
-def test_every_group_has_cases_and_every_fault_is_one() -> None:
+def test_every_group_has_cases_and_every_fault_is_one():
     assert {case.group for case in CASES.values()} == {BREAK, WRITE, HAPPENED}
     assert {name for name, case in CASES.items() if case.group == BREAK} == set(FAULTS) == set(BEGINS)
     assert len(PUZZLES) >= 5
@@ -39,7 +37,7 @@ def test_every_group_has_cases_and_every_fault_is_one() -> None:
 
 
 @pytest.mark.parametrize("name", PUZZLES)
-def test_a_puzzle_is_the_source_with_one_open_line_where_it_is_marked(name: str) -> None:
+def test_a_puzzle_is_the_source_with_one_open_line_where_it_is_marked(name):
     case, panel = PUZZLES[name], opened(name)
     assert source_of(PROGRAMS[case.program].function).count(case.edit[0]) == 1
     assert case.text.count(case.gap) == 1
@@ -64,7 +62,7 @@ def line_of(case: Case) -> int:
 
 
 @pytest.mark.parametrize("name", PUZZLES)
-def test_the_answer_solves_a_puzzle(name: str) -> None:
+def test_the_answer_solves_a_puzzle(name):
     """Outputs and gradients are those of one process, by torch's own functions in the reference."""
     case, panel = PUZZLES[name], opened(name)
     panel.set(data="random")
@@ -104,7 +102,7 @@ def test_the_answer_solves_a_puzzle(name: str) -> None:
         assert panel.payload["verdict"]["right"] is right
 
 
-def test_an_answer_that_raises_says_so_and_a_text_that_is_no_program_has_no_verdict() -> None:
+def test_an_answer_that_raises_says_so_and_a_text_that_is_no_program_has_no_verdict():
     case, panel = PUZZLES["write_mask"], opened("write_mask")
     panel.set(source=case.text.replace(case.gap, "partial = nonsense"))
     line = line_of(case)
@@ -120,7 +118,7 @@ def test_an_answer_that_raises_says_so_and_a_text_that_is_no_program_has_no_verd
     assert panel.payload["verdict"]["line"] == line
 
 
-def test_405b_at_16_divides_by_no_kv_heads() -> None:
+def test_405b_at_16_divides_by_no_kv_heads():
     panel, model = opened("llama_405b_mp16"), lp.model("llama3.1-405b")
     (failed,) = [step for step in panel.film["steps"] if step["error"]]
     assert failed["code"] == "n_rep = n_local_heads // n_local_kv_heads"
@@ -135,7 +133,7 @@ def test_405b_at_16_divides_by_no_kv_heads() -> None:
     assert not any(step["error"] for step in mended.film["steps"])
 
 
-def test_torchtitans_view_tears_a_head_at_16() -> None:
+def test_torchtitans_view_tears_a_head_at_16():
     """Its words at the true size are those of the shape tape, which runs that."""
     panel, model = opened("torchtitan_tp16"), lp.model("llama3-8b")
     (failed,) = [step for step in panel.film["steps"] if step["error"]]
@@ -157,7 +155,7 @@ LONG = pytest.param("tied_not_summed", marks=pytest.mark.deep)
 
 
 @pytest.mark.parametrize("name", [*few([*PUZZLES, *INCIDENTS], 3, others="deep"), LONG])
-def test_the_line_of_code_opens_the_same_case(name: str) -> None:
+def test_the_line_of_code_opens_the_same_case(name):
     panel = opened(name) if name in PUZZLES | INCIDENTS else watch("llama", case=name)
     assert f"case={name!r}" in panel.code
     again = eval(panel.code, {"lp": SimpleNamespace(watch=watch)})
@@ -169,7 +167,7 @@ def test_the_line_of_code_opens_the_same_case(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*PUZZLES, *INCIDENTS])
-def test_nothing_brings_back_what_stood_before(name: str) -> None:
+def test_nothing_brings_back_what_stood_before(name):
     data = "random" if name in INCIDENTS else "teaching"
     panel = watch("mlp", "llama3-8b", tp=2, dp=2, data=data)
     code, film = panel.code, panel.film

@@ -1,12 +1,9 @@
 """`llamapar debug` and `llamapar.watch_errors()`: what a rank that fails prints, alone and under torchrun."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -47,7 +44,7 @@ def of_python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_script_runs_as_python_runs_it_and_its_error_has_facts_as_with_the_one_line(tmp_path: Path) -> None:
+def test_a_script_runs_as_python_runs_it_and_its_error_has_facts_as_with_the_one_line(tmp_path):
     (tmp_path / "train.py").write_text(ALONE.format(""))
     ran = of_python("-m", "llamapar", "debug", "train.py", "--steps", "10", "--help", folder=tmp_path)
     assert ran.returncode == 1
@@ -77,7 +74,7 @@ def test_a_script_runs_as_python_runs_it_and_its_error_has_facts_as_with_the_one
     assert own.stderr.partition("llamapar: ")[2] == explained
 
 
-def test_a_module_runs_as_python_runs_it(tmp_path: Path) -> None:
+def test_a_module_runs_as_python_runs_it(tmp_path):
     (tmp_path / "train.py").write_text("import sys\nprint(sys.argv, __name__)\n1 / 0\n")
     alone, ran = (
         of_python(*words, "-m", "train", "--steps", folder=tmp_path)
@@ -100,9 +97,7 @@ def test_a_module_runs_as_python_runs_it(tmp_path: Path) -> None:
         ("assert False", 1, "AssertionError"),
     ],
 )
-def test_a_script_without_an_error_of_shapes_ends_as_it_would(
-    tmp_path: Path, ends: str, status: int, said: str
-) -> None:
+def test_a_script_without_an_error_of_shapes_ends_as_it_would(tmp_path, ends, status, said):
     (tmp_path / "train.py").write_text(f"import sys\nprint('done')\n{ends}\n")
     ran = of_python("-m", "llamapar", "debug", "train.py", folder=tmp_path)
     assert (ran.returncode, ran.stdout) == (status, "" if said == "SyntaxError" else "done\n")
@@ -122,13 +117,13 @@ def test_a_script_without_an_error_of_shapes_ends_as_it_would(
         (["-m", "json"], "'json' is no module that can be run from here"),  # a package without __main__
     ],
 )
-def test_without_a_script_it_says_what_is_missing(run: Any, words: list[str], complaint: str) -> None:
+def test_without_a_script_it_says_what_is_missing(run, words, complaint):
     status, _, err = run(["debug", *words])
     assert status == 2
     assert err.startswith(f"llamapar: {complaint}\n")
 
 
-def test_a_script_knows_its_file_as_python_tells_it(tmp_path: Path) -> None:
+def test_a_script_knows_its_file_as_python_tells_it(tmp_path):
     (tmp_path / "train.py").write_text("print(__file__)\n")
     alone, ran = (
         of_python(*words, "train.py", folder=tmp_path) for words in ((), ("-m", "llamapar", "debug"))
@@ -137,7 +132,7 @@ def test_a_script_knows_its_file_as_python_tells_it(tmp_path: Path) -> None:
     assert ran.stdout == f"{tmp_path / 'train.py'}\n"
 
 
-def test_a_package_that_fails_shows_its_own_error(tmp_path: Path) -> None:
+def test_a_package_that_fails_shows_its_own_error(tmp_path):
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("import no_such_library\n")
     (tmp_path / "package" / "train.py").write_text("")
@@ -155,9 +150,7 @@ def test_a_package_that_fails_shows_its_own_error(tmp_path: Path) -> None:
         ("if True:", 1, {0: "llamapar: ranks 0–2 failed, rank 1 in another way", 1: "llamapar: rank 1"}),
     ],
 )
-def test_under_torchrun_one_rank_tells_for_those_alike(
-    tmp_path: Path, where: str, odd: int, told: dict[int, str]
-) -> None:
+def test_under_torchrun_one_rank_tells_for_those_alike(tmp_path, where, odd, told):
     (tmp_path / "train.py").write_text(RANKS.replace("WHERE", where).replace("ODD", str(odd)))
     torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "3", "--no-python")
     command = (sys.executable, "-m", "llamapar", "debug", "train.py")

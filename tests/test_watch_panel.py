@@ -1,7 +1,5 @@
 """Watched ranks without a browser: the panel shows what the ranks did, whatever the page sends."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -50,7 +48,7 @@ def marked(panel: Watch, mark: str) -> list[tuple[list[str], str]]:
 
 
 @pytest.mark.parametrize(("program", "arguments"), OPENED)
-def test_the_line_of_code_gives_the_same(program: str, arguments: dict[str, Any]) -> None:
+def test_the_line_of_code_gives_the_same(program, arguments):
     panel = watch(program, **arguments)
     again = eval(panel.code, {"lp": SimpleNamespace(watch=watch)})
     assert again.code == panel.code
@@ -74,12 +72,12 @@ def assert_lit(panel: Watch) -> None:
         assert set(of.values()) == {ranks}
 
 
-def test_without_a_layout_there_are_four_ranks() -> None:
+def test_without_a_layout_there_are_four_ranks():
     assert watch("mlp").code == "lp.watch('mlp', tp=2, cp=2)"
     assert watch("mlp", layout={"dp": 2}).code == "lp.watch('mlp', dp=2)"
 
 
-def test_the_film_is_that_of_the_ranks_and_travels_as_it_is() -> None:
+def test_the_film_is_that_of_the_ranks_and_travels_as_it_is():
     panel = watch("attention", tp=4, cp=2)
     own = film(watched(watch_task("attention", None, lp.Layout(tp=4, cp=2))))
     shown = {name: value for name, value in panel.film.items() if name != "blocks"}
@@ -94,7 +92,7 @@ def test_the_film_is_that_of_the_ranks_and_travels_as_it_is() -> None:
             assert step["caption"].replace("`", "") in words
 
 
-def test_beside_the_ranks_stands_what_the_lit_one_holds() -> None:
+def test_beside_the_ranks_stands_what_the_lit_one_holds():
     panel = watch("llama", tp=2, pp=2, cp=2, chunking="contiguous")
     model = panel._state.task("", "").setting.model
     record = lp.ranks(panel._state.layout, 5, model=model, seq_len=16, global_batch=2, chunking="contiguous")
@@ -105,7 +103,7 @@ def test_beside_the_ranks_stands_what_the_lit_one_holds() -> None:
 
 
 @pytest.mark.parametrize("name", few(BEGINS, 2, others="deep"))
-def test_a_fault_that_is_chosen_is_shown_where_it_begins(name: str) -> None:
+def test_a_fault_that_is_chosen_is_shown_where_it_begins(name):
     fault = FAULTS[name]
     panel = watch(fault.program, tp=2)
     offered = next(control["options"] for control in panel.schema if control["name"] == "case")
@@ -124,7 +122,7 @@ def test_a_fault_that_is_chosen_is_shown_where_it_begins(name: str) -> None:
     assert panel.code == f"lp.watch({fault.program!r}, tp=2)", "what stood before the fault is back"
 
 
-def test_a_fault_that_changes_nothing_says_where_it_shows() -> None:
+def test_a_fault_that_changes_nothing_says_where_it_shows():
     panel = watch("attention", tp=2, case="drop_all_reduce")
     assert marked(panel, "begins") == []
     shows = "This fault changes nothing here: it shows with tp=2, sequence_parallel=False."
@@ -132,7 +130,7 @@ def test_a_fault_that_changes_nothing_says_where_it_shows() -> None:
     assert FAULTS["tied_not_summed"].where == "pp=2, tied=True, micro_batches=4"
 
 
-def test_a_deleted_all_reduce_breaks_where_it_was() -> None:
+def test_a_deleted_all_reduce_breaks_where_it_was():
     panel = watch("attention", tp=2, sequence_parallel=False)
     own = source(panel)
     panel.set(source=own.replace("return row_output(partial, mesh, setting)", "return partial"))
@@ -146,7 +144,7 @@ def test_a_deleted_all_reduce_breaks_where_it_was() -> None:
     assert panel.payload["edited"] is False, "its own text is no edit"
 
 
-def test_a_text_that_is_no_program_leaves_the_last_film() -> None:
+def test_a_text_that_is_no_program_leaves_the_last_film():
     panel = watch("attention", tp=2, cp=2)
     own, before = source(panel), panel.film
     broken = own.replace("return row_output(partial", "return row_output((partial")
@@ -166,7 +164,7 @@ def test_a_text_that_is_no_program_leaves_the_last_film() -> None:
     assert "cannot be multiplied" in failed["error"]["7"]
 
 
-def test_a_loop_without_an_end_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_without_an_end_is_broken_off(monkeypatch):
     panel = watch("mlp", tp=2)
     before = panel.film
     monkeypatch.setattr(watch_state, "SECONDS", 0.2)
@@ -190,7 +188,7 @@ def test_a_loop_without_an_end_is_broken_off(monkeypatch: pytest.MonkeyPatch) ->
         ({"nonsense": 1}, r"^argument='nonsense' is not known"),
     ],
 )
-def test_what_cannot_be_watched_is_refused_and_nothing_changes(changes: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_watched_is_refused_and_nothing_changes(changes, message):
     panel = watch("attention", tp=2, cp=2)
     before = panel.get_state()
     with pytest.raises(LlamaparError, match=message):
@@ -198,7 +196,7 @@ def test_what_cannot_be_watched_is_refused_and_nothing_changes(changes: dict[str
     assert panel.get_state() == before
 
 
-def test_a_number_is_the_sum_of_the_cells_that_light_up() -> None:
+def test_a_number_is_the_sum_of_the_cells_that_light_up():
     """Of a reduce-scatter: the numbers that made one, added up, are it."""
     panel = watch("attention", tp=2, cp=2, data="random")
     number, step = next(
@@ -222,7 +220,7 @@ def test_a_number_is_the_sum_of_the_cells_that_light_up() -> None:
         assert told["value"] == float(own[row, column])
 
 
-def test_a_cell_that_is_not_there_is_refused_and_an_old_one_ignored() -> None:
+def test_a_cell_that_is_not_there_is_refused_and_an_old_one_ignored():
     panel = watch("mlp", tp=2)
     place = {"kind": "cell", "step": 2, "tensor": 4, "rank": 0, "row": 0, "column": 0}
     heard = deliver(panel, {**place, "seq": panel.payload["seq"] - 1})
@@ -234,8 +232,8 @@ def test_a_cell_that_is_not_there_is_refused_and_an_old_one_ignored() -> None:
         assert "not done" not in answer["problem"]["what"]
 
 
-def test_a_program_of_ones_own_stands_beside_ours() -> None:
-    def mine(mesh: Any, setting: Any, x: Any, w1: Any) -> Any:
+def test_a_program_of_ones_own_stands_beside_ours():
+    def mine(mesh, setting, x, w1):
         whole = lp.programs.collectives.all_gather(x, mesh, "tp", 1)
         return (whole @ w1.mT) @ w1
 
@@ -249,12 +247,12 @@ def test_a_program_of_ones_own_stands_beside_ours() -> None:
 
 
 @pytest.mark.parametrize("seed", few([7, 8, 9], 1))
-def test_whatever_the_page_sends_is_answered_and_shown(seed: int) -> None:
+def test_whatever_the_page_sends_is_answered_and_shown(seed):
     draw = random.Random(seed)
     panel = watch("mlp", tp=2)
     own = source(panel)
 
-    def cases() -> list[str]:
+    def cases():
         return [n for control in panel.schema if control["name"] == "case" for n, *_ in control["options"]]
 
     edits = ["", own, own.replace("@ w2.mT", "@ w2"), "def f(", "x = 1", own.replace("return", "return 2 *")]
@@ -282,7 +280,7 @@ def test_whatever_the_page_sends_is_answered_and_shown(seed: int) -> None:
         assert panel.payload["values"]["source"]
 
 
-def test_a_line_brings_back_watched_ranks_in_another_panel() -> None:
+def test_a_line_brings_back_watched_ranks_in_another_panel():
     panel = watch("mlp", tp=2)
     other = watch("attention", tp=4, sequence_parallel=False, case="drop_all_reduce")
     panel.restore(other.line)
