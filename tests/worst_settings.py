@@ -71,7 +71,16 @@ _WORDS = """
 1e999 -1 --5 .nan .inf NaN 2024-01-01 2024-99-99 12:30:45 !!float *b ${99999999999999999999} $((1/0)) $((1%0))
 "${A[@]}" ' " ''' \"\"\" \\ # | > { } [ ] =[] ²
 """
-_PHRASES = ("!!timestamp x", "!!int x", "!!bool x", "!!binary é", "!!set x", "!!map x", "!!null x", "!x y")
+_PHRASES: tuple[str, ...] = (
+    "!!timestamp x",
+    "!!int x",
+    "!!bool x",
+    "!!binary é",
+    "!!set x",
+    "!!map x",
+    "!!null x",
+    "!x y",
+)
 _PHRASES += (
     "&a *a",
     "<<: *a",
@@ -81,7 +90,7 @@ _PHRASES += (
     "[ ² -eq 1 ]",
     "[ --5 -eq 5 ]",
 )
-_LONG = (
+_LONG: tuple[str, ...] = (
     "9" * 5000,
     "9" * 400,
     "1" + ":1" * 300 + ".5",
