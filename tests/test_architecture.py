@@ -3,7 +3,6 @@
 import ast
 import re
 import sys
-from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +15,7 @@ PACKAGE = Path(llamapar.__file__).parent
 MAX_FILE = 400
 
 
-CORE: dict[str, frozenset[str]] = {
+CORE = {
     "interrupts": frozenset(),
     "errors": frozenset(),
     "late": frozenset(),
@@ -38,7 +37,7 @@ CORE: dict[str, frozenset[str]] = {
     "jupyter": frozenset({"IPython"}),
     "__main__": frozenset(),
 }
-OPTIONAL_ROOMS: dict[str, frozenset[str]] = {
+OPTIONAL_ROOMS = {
     "checkpoint": frozenset({"torch", "numpy", "safetensors"}),
     "configs": frozenset({"yaml"}),
     "hangs": frozenset(),
@@ -60,7 +59,7 @@ every Python and is not made smaller by joining lines. `characters` counts TOML,
 # -- reading imports -------------------------------------------------------------------------------
 
 
-def modules(package: Path) -> dict[str, Path]:
+def modules(package):
     """Dotted name → file of every module under `package`, the package itself included."""
     found = {}
     for path in sorted(package.rglob("*.py")):
@@ -70,12 +69,12 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 @cache
-def parsed(source: str) -> ast.Module:
+def parsed(source):
     """The package is read by several tests, and parsed once."""
     return ast.parse(source)
 
 
-def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
+def imports(name, path, known):
     """Every module that `name` imports, wherever in the file; `from . import a` is the module a."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(parsed(path.read_text())):
@@ -91,13 +90,13 @@ def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
                 yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in known else base
 
 
-def arrows(package: Path) -> dict[str, set[str]]:
+def arrows(package):
     """Module → the modules it imports, for every module under `package`."""
     known = modules(package)
     return {name: set(imports(name, path, known)) for name, path in known.items()}
 
 
-def faults(package: Path, rooms: Mapping[str, frozenset[str]]) -> list[str]:
+def faults(package, rooms):
     """Whatever is wrong with the direction of imports of `package`, one line each."""
     root, found = package.name, []
     graph, order = arrows(package), list(rooms)
@@ -124,12 +123,12 @@ def faults(package: Path, rooms: Mapping[str, frozenset[str]]) -> list[str]:
     return found + [f"cycle: {' → '.join(cycle)}" for cycle in cycles(graph)]
 
 
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+def cycles(graph):
     """Each import cycle once, by depth-first search."""
-    found: list[list[str]] = []
-    done: set[str] = set()
+    found = []
+    done = set()
 
-    def visit(name: str, path: list[str]) -> None:
+    def visit(name, path):
         if name in path:
             ring = path[path.index(name) :]
             first = ring.index(min(ring))
@@ -149,7 +148,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
 # -- the package -----------------------------------------------------------------------------------
 
 
-def room_of(module: str) -> str:
+def room_of(module):
     """The room that a module stands in; "" for the package itself."""
     return module.partition(".")[2].partition(".")[0]
 
@@ -167,7 +166,7 @@ def test_no_room_hides_behind_a_public_function():
     assert [name for name in ROOMS if callable(getattr(llamapar, name, None))] == []
 
 
-def looked_up(path: Path, function: str) -> set[tuple[object, ...]]:
+def looked_up(path, function):
     """The constants with which a file calls `function`: `late("name")`, `offered("room", "name")`."""
     calls = [node for node in ast.walk(parsed(path.read_text())) if isinstance(node, ast.Call)]
     by_name = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == function]
@@ -221,10 +220,10 @@ def test_no_file_is_long():
     assert {name: lines for name, lines in lengths.items() if lines > MAX_FILE} == {}
 
 
-def nodes_in(source: str) -> int:
+def nodes_in(source):
     """The nodes of a syntax tree, but for modules, contexts, strings that stand alone, and annotations."""
     nodes = 0
-    waiting: list[ast.AST] = [ast.parse(source)]
+    waiting = [ast.parse(source)]
     while waiting:
         node = waiting.pop()
         if not isinstance(node, (ast.expr_context, ast.Module)):
@@ -239,14 +238,14 @@ def nodes_in(source: str) -> int:
     return nodes
 
 
-def is_string(node: ast.AST) -> bool:
+def is_string(node):
     """Whether this is a statement that is a string: a docstring, or the words under a constant."""
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
         return False
     return isinstance(node.value.value, str)
 
 
-def size(package: Path) -> dict[str, int]:
+def size(package):
     """Nodes of the Python files, and characters of the TOML, JavaScript and CSS files, under `package`."""
     data = [path for suffix in ("toml", "js", "css") for path in package.rglob(f"*.{suffix}")]
     return {
@@ -300,12 +299,12 @@ TWICE = {
 """Functions whose names stand in several modules, and why."""
 
 
-def names_that_stand_twice(sources: Mapping[str, str]) -> dict[str, list[str]]:
+def names_that_stand_twice(sources):
     """Name → modules, of the classes and public functions of modules, and of the modules themselves.
 
     A picture's module may be called as its record's, and a format of settings as its trainer.
     """
-    found: dict[str, list[str]] = {}
+    found = {}
     for module, source in sources.items():
         room = module.partition(".")[0]
         if room not in ("figures", "configs"):
@@ -349,7 +348,7 @@ def test_a_name_that_stands_twice_is_noticed():
 # -- reading the code ------------------------------------------------------------------------------
 
 
-def nested_conditionals(source: str) -> list[int]:
+def nested_conditionals(source):
     """Lines of conditional expressions that stand inside another one: "a if b else c if d else e"."""
     found = set()
     for outer in ast.walk(parsed(source)):
@@ -395,7 +394,7 @@ TREE = {
 TREE_ROOMS = {"low": frozenset[str](), "mid": frozenset[str](), "top": frozenset({"numpy"})}
 
 
-def made(tmp_path: Path, **changes: str) -> Path:
+def made(tmp_path, **changes):
     for name, text in (TREE | changes).items():
         path = tmp_path / "pack" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ FILES = sorted({path for path, _ in MARKED})
 
 
 @cache
-def names(path: Path) -> set[str]:
+def names(path):
     """What a file defines: functions, classes with their members, and module-level values."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".js":
@@ -23,7 +23,7 @@ def names(path: Path) -> set[str]:
     return set(defined(ast.parse(text).body, ""))
 
 
-def defined(body: list[ast.stmt], prefix: str) -> list[str]:
+def defined(body, prefix):
     found = []
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -6,7 +6,6 @@ import re
 import runpy
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ PATH = re.compile(r"`(\.[a-z][^`]*)`")
 STEP = re.compile(r"""\.(\w+)|\[(\d+)\]|\["([^"]+)"\]""")
 
 
-def at(answer: Any, path: str) -> Any:
+def at(answer, path):
     """The value at a path. KeyError or IndexError where there is none."""
     assert STEP.sub("", path) == ""
     for name, index, key in STEP.findall(path):
@@ -31,7 +30,7 @@ def at(answer: Any, path: str) -> Any:
     return answer
 
 
-def fields(pair: str) -> list[str]:
+def fields(pair):
     """The paths of a pair's table."""
     rows = [line.split(" | ")[0] for line in pair.splitlines() if line.startswith("| `")]
     return [path for row in rows for path in PATH.findall(row)]

@@ -1,7 +1,5 @@
 """A run's own files in both panels: what they say is taken with its source, and is data."""
 
-from typing import Any
-
 import pytest
 
 import llamapar as lp
@@ -23,7 +21,7 @@ LAUNCH = "torchrun --nnodes 8 --nproc_per_node 8 train.py --job.config_file trai
 FILES = [["train.toml", TOML], ["run.sh", LAUNCH]]
 
 
-def said(panel: Any, kind: str) -> list[str]:
+def said(panel, kind):
     return [text for what, text in panel.told["said"] if what == kind]
 
 
@@ -65,7 +63,7 @@ def test_a_contradiction_is_told():
     assert any("gpus: " in text and "64" in text for text in said(panel, "contradiction"))
 
 
-NONE: list[Any] = [None, 7, "x", [], [["a.toml"]], [["a.toml", 1]], [["a.toml", "[[["]]]
+NONE = [None, 7, "x", [], [["a.toml"]], [["a.toml", 1]], [["a.toml", "[[["]]]
 NONE += [[["x.md", "<img src=x>"]], [["a.yaml", "a" * 5_000_000]], [["a.json", "[" * 100_000]]]
 NONE += [[[f"{i}.toml", "a=1"] for i in range(40)]]
 

@@ -3,7 +3,6 @@
 import gc
 import sys
 from types import FunctionType, ModuleType
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ WIDE = {"model": B8, "layout": {"tp": 8, "dp": 8}, "seq_len": 8192, "micro_batch
 ON_64 = {"gpus": 64, "seq_len": 8192}
 
 
-def finding_of(report: lp.Report) -> tuple[str, str] | None:
+def finding_of(report):
     return (report.memory.code, report.memory.severity) if report.memory else None
 
 
@@ -97,7 +96,7 @@ def test_every_fix_fits_whatever_it_mends(job):
         assert f": {fix.effect.load.memory.expected_bytes / GIB:.2f} GiB" in str(fix)
 
 
-def known(job: Job) -> dict[str, Any]:
+def known(job):
     return {name: getattr(job, name) for name in Job.__dataclass_fields__ if name not in ("model", "layout")}
 
 
@@ -120,7 +119,7 @@ def test_flops_are_six_a_parameter_and_token_and_what_is_computed_again():
     assert flops_a_token(m, 8192, "full") == 6 * matmuls + 2 * layers + attention * 4 / 3
 
 
-CHANGES: list[dict[str, Any]] = [
+CHANGES = [
     {"recompute": "full"},
     {"pp": 2, "dp": 2},
     {"tp": 8, "dp": 1},
@@ -187,7 +186,7 @@ def test_micro_batches_that_nobody_said_are_as_many_everywhere():
     assert f"{many} micro-batches" in drawn.summary
 
 
-def weight(value: object) -> int:
+def weight(value):
     """Bytes of a value and all that it holds; of functions what they close over."""
     seen, stack, total = set[int](), [value], 0
     while stack:

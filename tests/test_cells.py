@@ -1,8 +1,6 @@
 """`%%ranks`: a cell of a notebook on real ranks."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -37,7 +35,7 @@ def shell():
     close_pool()
 
 
-def ran(shell: Any, degrees: str, *lines: str) -> Result:
+def ran(shell, degrees, *lines):
     shell.user_ns.pop("ranks", None)
     shell.run_cell("\n".join([f"%%ranks {degrees}", *lines]))
     found = shell.user_ns["ranks"]
@@ -45,7 +43,7 @@ def ran(shell: Any, degrees: str, *lines: str) -> Result:
     return found
 
 
-def rows(found: Result) -> list[list[str]]:
+def rows(found):
     return [[str(cell) for cell in row] for row in found._table()[2]]
 
 
@@ -232,7 +230,7 @@ def test_html_is_escaped(shell):
     assert lp.Layout(tp=2) == found.layout
 
 
-BRANCHES: dict[str, Callable[[Any, Any], object]] = {
+BRANCHES = {
     "it holds on ranks 0, 2 alone": lambda rank, world_rank: "first" if rank == 0 else "other",
     "it holds on ranks 1, 3 alone": lambda rank, world_rank: "other" if rank else "first",
     "it holds on rank 0 alone": lambda rank, world_rank: world_rank < 1,

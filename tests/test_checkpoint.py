@@ -6,9 +6,8 @@ import random
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,11 +20,10 @@ from torch.distributed.tensor import Shard as TorchShard
 
 import llamapar as lp
 from inputs import oracle
-from llamapar import FRAMEWORKS, PRESETS, ModelConfig, checkpoint
+from llamapar import FRAMEWORKS, PRESETS, checkpoint
 from llamapar.checkpoint import CheckpointError, atomic_write
 from llamapar.checkpoint.sharding import reordered
 from llamapar.describe.modelfile import config_json
-from llamapar.describe.models import Parameter
 from llamapar.describe.splits import LAYER_SPLITS, Padding
 from weights import (
     DTYPES,
@@ -75,9 +73,7 @@ def whole(tmp_path_factory):
 # -- what a rank must hold, computed the long way ----------------------------------------------------
 
 
-def of_ranks(
-    model: ModelConfig, whole: torch.Tensor, p: Parameter, tp: int, padding: Padding
-) -> list[torch.Tensor]:
+def of_ranks(model, whole, p, tp, padding):
     """Each rank's part of a whole tensor, by torch.chunk after padding and repeating."""
     if p.key in ("tok_embeddings", "output"):
         pads = padding.padded(len(whole), tp) - len(whole)
@@ -95,7 +91,7 @@ def of_ranks(
     return [*parts, *[whole.narrow(dim, 0, 0)] * (tp - len(parts))]
 
 
-def in_meta_order(model: ModelConfig, p: Parameter, tensor: torch.Tensor) -> torch.Tensor:
+def in_meta_order(model, p, tensor):
     """A whole tensor of Hugging Face's with its rows as Meta has them."""
     heads = {"wq": model.n_heads, "bq": model.n_heads, "wk": model.n_kv_heads, "bk": model.n_kv_heads}
     if p.key not in heads:
@@ -106,9 +102,7 @@ def in_meta_order(model: ModelConfig, p: Parameter, tensor: torch.Tensor) -> tor
     return tensor.view(torch.uint8).reshape(len(tensor), -1)[back].view(tensor.dtype).reshape(tensor.shape)
 
 
-def expected(
-    model: ModelConfig, dtype: str, tp: int, pp: int, padding: Padding, naming: str
-) -> dict[str, dict[str, torch.Tensor]]:
+def expected(model, dtype, tp, pp, padding, naming):
     """File → name → what must be in it."""
     whole = values(model, DTYPES[dtype])
     counts = lp.stages(model, lp.Layout(pp=pp)).counts
@@ -117,9 +111,9 @@ def expected(
         p.name: of_ranks(model, in_meta_order(model, p, t) if naming == "meta" else t, p, tp, padding)
         for p, t in zip(model.parameters(), whole.values(), strict=True)
     }
-    files: dict[str, dict[str, torch.Tensor]] = {}
+    files = {}
     for stage, rank in itertools.product(range(pp), range(tp)):
-        held: dict[str, torch.Tensor] = {}
+        held = {}
         for p in model.parameters():
             ends = {"tok_embeddings": 0, "output": pp - 1, "norm": pp - 1}
             home = ends[p.key] if p.layer is None else next(s for s in range(pp) if p.layer < first[s + 1])
@@ -144,7 +138,7 @@ def expected(
 Case = tuple[str, int, int, Padding, str]
 
 
-def cases() -> Iterator[Case]:
+def cases():
     """(preset, tp, pp, padding, format) of all that can be laid out, KV heads in copies where needed."""
     every = itertools.product(PRESETS, DEGREES, range(1, 5), PADDINGS, ("hf", "meta"))
     for name, tp, pp, padding, form in every:
@@ -157,7 +151,7 @@ def cases() -> Iterator[Case]:
 CASES = list(cases())
 
 
-def options(case: Case) -> dict[str, Any]:
+def options(case):
     name, tp, pp, padding, form = case
     return dict(tp=tp, pp=pp, padding=padding, format=form, kv_replication=tp > PRESETS[name].n_kv_heads)
 
@@ -240,7 +234,7 @@ def test_kv_heads_stored_twice_and_once_again(whole, tmp_path):
         assert raw(tensors["model.layers.1.self_attn.v_proj.weight"]) == raw(same)
 
 
-def tiled(model: ModelConfig, folder: Path, tp: int) -> Path:
+def tiled(model, folder, tp):
     """Shards of tp ranks whose KV heads are 0, 1, …, 0, 1, … where they must be 0, 0, 1, 1, …"""
     shards = []
     for rank in range(tp):
@@ -297,10 +291,10 @@ def test_two_stored_heads_that_are_not_one(tmp_path):
 # -- rows in Meta's order and in Hugging Face's -----------------------------------------------------
 
 
-def meta_logits(model: ModelConfig, w: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
+def meta_logits(model, w, tokens):
     """Meta's forward pass, rotary pairs as complex numbers (llama-models, models/llama3/model.py)."""
 
-    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
+    def norm(x, name):
         return w[name] * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + model.norm_eps)
 
     n, hd = tokens.shape[1], model.head_dim
@@ -308,7 +302,7 @@ def meta_logits(model: ModelConfig, w: dict[str, torch.Tensor], tokens: torch.Te
     angles = torch.outer(torch.arange(n).double(), freqs)
     turn = torch.polar(torch.ones_like(angles), angles)[None, :, None]
 
-    def rotated(x: torch.Tensor) -> torch.Tensor:
+    def rotated(x):
         pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], hd // 2, 2))
         return torch.view_as_real(pairs * turn).flatten(3)
 

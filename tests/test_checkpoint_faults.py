@@ -14,9 +14,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -34,11 +32,11 @@ CUT = {"tp": 4, "padding": "colossalai", "pp": 2}
 META = {"tp": 2, "padding": "megatron", "format": "meta"}
 
 
-def whole(folder: Path) -> Path:
+def whole(folder):
     return save_hf(folder, MODEL)
 
 
-def times(folder: Path) -> dict[str, tuple[int, int]]:
+def times(folder):
     return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*")}
 
 
@@ -77,30 +75,30 @@ for line in sys.stdin:
 class Server:
     """Starts `llamapar …` in processes that are ready at once, and slow enough to be hit."""
 
-    def __init__(self, room: Path):
+    def __init__(self, room):
         self.told = room / "told"
         code = SERVER.format(root=str(PROJECT), warm=room / "warm.pth")
         self._process = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def _asked(self, line: str) -> int:
+    def _asked(self, line):
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
-    def start(self, *words: object, slow: float = 0.0005, limit: int = 0) -> int:
+    def start(self, *words, slow=0.0005, limit=0):
         """The id of the process that runs the command; `end` waits for it."""
         job = {"words": [str(w) for w in words], "slow": slow, "limit": limit, "told": str(self.told)}
         return self._asked(json.dumps(job))
 
-    def end(self) -> tuple[int, str]:
+    def end(self):
         """The exit status of the command (-9 where it was killed), and all that it said."""
         return self._asked("end"), self.told.read_text()
 
-    def close(self) -> None:
+    def close(self):
         self._process.communicate()
 
 
@@ -111,22 +109,22 @@ def server(tmp_path_factory):
     made.close()
 
 
-def words(source: Path, target: Path, options: dict[str, Any]) -> list[object]:
+def words(source, target, options):
     given = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
     return ["checkpoint", "reshard", source, target, *given]
 
 
-def running(process: int) -> bool:
+def running(process):
     """Whether the command still runs; its id stays its own until the server is asked for its end."""
     return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
 
 
-def unfinished(new: Path) -> list[Path]:
+def unfinished(new):
     """The temporary folders beside a target."""
     return [path for path in new.parent.iterdir() if path.name.startswith(f"{new.name}.")]
 
 
-def begun(process: int, server: Server, new: Path) -> None:
+def begun(process, server, new):
     """Waits until the command has a temporary folder."""
     while not unfinished(new):
         assert running(process) or new.exists(), server.end()
@@ -305,17 +303,17 @@ def test_nobody_else_can_look_into_an_unfinished_one(tmp_path):
 # -- damaged files -----------------------------------------------------------------------------------
 
 
-def foreign_meta(folder: Path) -> Path:
+def foreign_meta(folder):
     checkpoint.shard(whole(folder.with_name("w")), folder.with_name("c"), **META)
     shards = [dict(load(file)) for file in sorted(folder.with_name("c").glob("*.pth"))]
     return save_meta(folder, MODEL, shards)
 
 
-def own_hf(folder: Path) -> Path:
+def own_hf(folder):
     return checkpoint.shard(whole(folder.with_name("w")), folder, tp=2, padding="megatron").path
 
 
-def own_meta(folder: Path) -> Path:
+def own_meta(folder):
     return checkpoint.shard(whole(folder.with_name("w")), folder, **META).path
 
 
@@ -328,7 +326,7 @@ def kind(request, tmp_path):
     return request.param, KINDS[request.param](tmp_path / "it")
 
 
-def tensor_files(folder: Path) -> list[Path]:
+def tensor_files(folder):
     return sorted(p for p in folder.iterdir() if p.suffix in (".pth", ".safetensors"))
 
 
@@ -381,14 +379,14 @@ def test_a_number_in_a_name_takes_no_memory(tmp_path, name):
     assert NUMBERED[name] in message
 
 
-def same_json(a: bytes, b: bytes) -> bool:
+def same_json(a, b):
     try:
         return bool(json.loads(a) == json.loads(b))
     except ValueError:
         return False
 
 
-def said(call: Callable[[], str]) -> str:
+def said(call):
     """What a call returns, or its refusal."""
     try:
         return call()
@@ -466,7 +464,7 @@ def test_a_shard_of_another_step(tmp_path):
 # -- files made to do harm ---------------------------------------------------------------------------
 
 
-def one(header: Any, data: bytes = b"") -> bytes:
+def one(header, data=b""):
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
@@ -474,7 +472,7 @@ def one(header: Any, data: bytes = b"") -> bytes:
 F32 = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
 
-def of_names(folder: Path, names: list[str]) -> Path:
+def of_names(folder, names):
     """A file of tensors without elements."""
     folder.mkdir()
     safetensors.lay_out_safetensors(folder / "model.safetensors", dict.fromkeys(names, ("F32", (0,))))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,7 +50,7 @@ JOBS = [
 ]
 
 
-def laid_out(folder: Path, model: lp.ModelConfig) -> int:
+def laid_out(folder, model):
     """A Hugging Face folder of holes; bytes of its largest tensor."""
     folder.mkdir()
     shapes = {p.hf_name: ("BF16", p.shape) for p in model.parameters()}
@@ -95,11 +94,11 @@ def test_the_measure_sees_what_is_allocated(tmp_path):
 # -- 405B by its headers -----------------------------------------------------------------------------
 
 
-def files_of_405b(folder: Path) -> int:
+def files_of_405b(folder):
     """Llama 3.1 405B as on Hugging Face: 191 files and an index, holes for data; bytes in all."""
     model = lp.model("llama3.1-405b")
     folder.mkdir()
-    groups: list[dict[str, Any]] = [{}]
+    groups = [{}]
     held = 0
     for p in model.parameters():
         if held and held + 2 * p.numel > 4.9e9:
@@ -115,7 +114,7 @@ def files_of_405b(folder: Path) -> int:
     return 2 * model.n_params
 
 
-def shards_of_405b(folder: Path) -> int:
+def shards_of_405b(folder):
     """Llama 3.1 405B as Meta has it for 16 ranks, holes for data; bytes in all."""
     model = lp.model("llama3.1-405b-mp16")
     sharding = Sharding(model, lp.Layout(tp=16), naming="meta")

@@ -11,16 +11,14 @@ import warnings
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from inputs import Evil
 from llamapar.checkpoint import pth
-from llamapar.checkpoint.stored import CheckpointError, Stored
+from llamapar.checkpoint.stored import CheckpointError
 from llamapar.describe import pickles
 from weights import raw as bits
 
@@ -28,7 +26,7 @@ FP8 = torch.float8_e4m3fn
 HERE = Path(__file__).resolve().parent
 
 
-def some(generator: int = 0) -> dict[str, Any]:
+def some(generator=0):
     """A state dict of several dtypes and ranks, with what a person's file may hold besides."""
     seeded = torch.Generator().manual_seed(generator)
     a = torch.randn(3, 5, generator=seeded)
@@ -48,16 +46,16 @@ def some(generator: int = 0) -> dict[str, Any]:
     }
 
 
-def saved(path: Path, value: Any) -> Path:
+def saved(path, value):
     torch.save(value, path)
     return path
 
 
-def raw(stored: Stored) -> bytes:
+def raw(stored):
     return stored.read().tobytes()
 
 
-def refusal(path: Path) -> str:
+def refusal(path):
     with pytest.raises(CheckpointError, match=re.escape(path.name)) as caught:
         pth.read_pth(path)
     return str(caught.value).replace(str(path), "FILE")
@@ -108,7 +106,7 @@ def test_a_state_dict_inside_is_found_and_two_are_not_guessed(tmp_path):
 # -- refusals --------------------------------------------------------------------------------------
 
 
-def rezipped(path: Path, change: Callable[[str, bytes], bytes], **options: Any) -> Path:
+def rezipped(path, change, **options):
     """The file with its records changed, written again as Python writes zips."""
     out = path.with_name("changed.pth")
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(out, "w", **options) as new:
@@ -117,7 +115,7 @@ def rezipped(path: Path, change: Callable[[str, bytes], bytes], **options: Any) 
     return out
 
 
-def pickled(tmp_path: Path, data: bytes) -> Path:
+def pickled(tmp_path, data):
     base = saved(tmp_path / "a.pth", {"w": torch.ones(4)})
     return rezipped(base, lambda name, old: data if name.endswith("data.pkl") else old)
 
@@ -271,7 +269,7 @@ def test_hostile_pickles(tmp_path, name):
         tracemalloc.stop()
 
 
-def answers(path: Path, folder: Path) -> bool:
+def answers(path, folder):
     """Whether the file is read; what is read lies inside it, and nothing but CheckpointError is raised."""
     try:
         found = pth.read_pth(path)
@@ -284,7 +282,7 @@ def answers(path: Path, folder: Path) -> bool:
     return True
 
 
-def damaged(data: bytes, seeded: random.Random) -> bytes:
+def damaged(data, seeded):
     made = bytearray(data)
     for _ in range(seeded.choice((1, 1, 2, 5))):
         if not made:  # all of it was taken away
@@ -331,7 +329,7 @@ def test_damage_anywhere(tmp_path, counts):
 KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F8_E4M3": FP8, "U16": torch.uint16}
 
 
-def filled(path: Path, state: dict[str, torch.Tensor], shared: dict[str, str]) -> None:
+def filled(path, state, shared):
     kinds = {v: k for k, v in KINDS.items()}
     pth.lay_out_pth(path, {n: (kinds[t.dtype], tuple(t.shape)) for n, t in state.items()}, shared)
     found = pth.read_pth(path)
@@ -342,7 +340,7 @@ def filled(path: Path, state: dict[str, torch.Tensor], shared: dict[str, str]) -
             out.write(bits(tensor))
 
 
-def state_to_write() -> dict[str, torch.Tensor]:
+def state_to_write():
     return {
         "z": torch.randn(17, 5),
         "b": torch.randn(4, 7).bfloat16(),

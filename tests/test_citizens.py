@@ -1,7 +1,6 @@
 """Panels as widgets: what they show are traits that code, links and the browser set alike."""
 
 import threading
-from typing import Any
 
 import ipywidgets
 import pytest
@@ -19,9 +18,9 @@ PANELS = {
 }
 
 
-def heard(panel: Any) -> list[tuple[str, object, object]]:
+def heard(panel):
     """The changes of which observers are told from now on."""
-    seen: list[tuple[str, object, object]] = []
+    seen = []
     panel.observe(lambda change: seen.append((change.name, change.old, change.new)), list(panel._names))
     return seen
 

@@ -27,7 +27,7 @@ MODEL = {"dim": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "ffn_dim": 128
 INCIDENT_5 = "check --model llama3.1-405b --tp 8 --cp 16 --pp 16 --dp 4 --gpus 16384 --seq-len 131072"
 
 
-def shell(command: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+def shell(command, environment=None):
     """`command` in a real shell, where `llamapar` is this one."""
     program = f"{shlex.quote(sys.executable)} -m llamapar "
     return subprocess.run(

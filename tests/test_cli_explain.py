@@ -45,7 +45,7 @@ def piped(run, monkeypatch):
     return call
 
 
-def shell(command: str) -> subprocess.CompletedProcess[bytes]:
+def shell(command):
     """`command` in a real shell, where `llamapar` is this one."""
     program = f"{shlex.quote(sys.executable)} -m llamapar "
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
@@ -177,11 +177,11 @@ def test_a_reader_that_leaves_or_a_full_disk_does_not_end_the_job(tmp_path):
 class Interrupted(io.BytesIO):
     """Bytes, before each of which comes an interrupt at the keyboard, `times` in all."""
 
-    def __init__(self, log: bytes, times: int) -> None:
+    def __init__(self, log, times):
         super().__init__(log)
         self.times = times
 
-    def read1(self, size: int | None = -1, /) -> bytes:
+    def read1(self, size=-1, /):
         if self.times:
             self.times -= 1
             raise KeyboardInterrupt

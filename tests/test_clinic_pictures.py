@@ -15,7 +15,7 @@ ORACLES = Path(__file__).parent / "oracles"
 HEADS, RANKS, MEMORY = (example["fields"] for example in EXAMPLES)
 
 
-def messages(name: str) -> list[str]:
+def messages(name):
     lines = (ORACLES / f"{name}.jsonl").read_text("utf-8").splitlines()
     return [json.loads(line)["message"] for line in lines]
 
@@ -76,11 +76,11 @@ def test_a_press_of_an_example_gives_its_answer(fields, verdict, cause, title):
 # -- an exception ----------------------------------------------------------------------------------
 
 
-def project(x: torch.Tensor, wq: torch.Tensor, head_dim: int) -> torch.Tensor:
+def project(x, wq, head_dim):
     return (x @ wq.T).unflatten(-1, (-1, head_dim))
 
 
-def failed() -> BaseException:
+def failed():
     with pytest.raises(RuntimeError, match="don't multiply up") as caught:
         project(torch.zeros(2, 16, 512), torch.zeros(4096, 512)[:96], head_dim=64)
     return caught.value
@@ -117,7 +117,7 @@ def test_facts_of_the_frame_are_told_from_those_of_the_text():
 
 
 class Silent(RuntimeError):
-    def __str__(self) -> str:
+    def __str__(self):
         raise ValueError("of the reader's own code")
 
 

@@ -1,18 +1,15 @@
 """Sentences that the facts of a failing frame hold by themselves."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import llamapar as lp
-from llamapar.diagnosis import Explanation
 from llamapar.spmd.compat import fake_world
 
 
-def told(failing: Callable[[], object]) -> Explanation:
+def told(failing):
     """What is said of the error of a call."""
     try:
         failing()
@@ -21,7 +18,7 @@ def told(failing: Callable[[], object]) -> Explanation:
     raise AssertionError("it runs")
 
 
-def mesh_of(ranks: torch.Tensor) -> DeviceMesh:
+def mesh_of(ranks):
     return DeviceMesh("cpu", ranks, mesh_dim_names=("dp", "tp"))
 
 

@@ -14,11 +14,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -43,19 +42,19 @@ class Step(NamedTuple):
     text: str
 
     @property
-    def options(self) -> dict[str, str]:
+    def options(self):
         """`--chown=lab:lab` and its like, before the arguments."""
         found = (re.fullmatch(r"--([a-z-]+)=(.+)", word) for word in self.text.split())
         return {match[1]: match[2] for match in found if match}
 
     @property
-    def words(self) -> list[str]:
+    def words(self):
         """The arguments: of the JSON form as an engine runs them, else split at spaces."""
         rest = re.sub(r"^(--[a-z-]+=\S+\s+)*(CMD\s+)?", "", self.text)
         return json.loads(rest) if rest.startswith("[") else rest.split()
 
 
-def parse(text: str) -> list[Step]:
+def parse(text):
     """The instructions of a Dockerfile; comments and empty lines are left out, as an engine does."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
@@ -65,16 +64,16 @@ def parse(text: str) -> list[Step]:
 STEPS = parse((PROJECT / "Dockerfile").read_text())
 
 
-def steps(name: str) -> list[Step]:
+def steps(name):
     return [step for step in STEPS if step.name == name]
 
 
-def only(name: str) -> Step:
+def only(name):
     (step,) = steps(name)
     return step
 
 
-def pip_installs() -> list[list[str]]:
+def pip_installs():
     """The words after `pip install`, of each one in the Dockerfile."""
     commands = [part for step in steps("RUN") for part in re.split(r"&&|;|\|", step.text)]
     found = [shlex.split(command) for command in commands if re.search(r"\b(pip3?|uv|conda)\b", command)]
@@ -133,7 +132,7 @@ def test_server_keeps_its_token_and_its_names():
 # .dockerignore
 
 
-def sources() -> list[tuple[str, str]]:
+def sources():
     """What each COPY copies, a file or a folder, and where it goes below the work directory."""
     return [(source, step.words[-1]) for step in steps("COPY") for source in step.words[:-1]]
 
@@ -150,13 +149,13 @@ def test_the_build_gets_what_is_copied_and_nothing_that_is_private_or_made_by_to
 
 # compose.yaml
 
-COMPOSE: dict[str, Any] = yaml.safe_load((PROJECT / "compose.yaml").read_text())
-SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+COMPOSE = yaml.safe_load((PROJECT / "compose.yaml").read_text())
+SERVICES = COMPOSE["services"]
 CLOSED = {"init": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
 LAB = SERVICES["lab"]  # cpu is the same without GPUs
 
 
-def filled_in(text: str, environment: dict[str, str]) -> str:
+def filled_in(text, environment):
     """`${NAME:-default}` as Compose fills it in; any other use of a variable fails."""
     text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda match: environment.get(match[1]) or match[2], text)
     assert "$" not in text
@@ -212,18 +211,18 @@ class Image(NamedTuple):
     home: Path
     programs: Path
 
-    def here(self, words: list[str], port: int) -> list[str]:
+    def here(self, words, port):
         """A command of the Dockerfile, with this machine's folders and port."""
         moved = {f"{APP}/": f"{self.app}/", f"{HOME}/": f"{self.home}/", PORT: str(port)}
         return [re.sub("|".join(moved), lambda match: moved[match[0]], word) for word in words]
 
-    def environment(self) -> dict[str, str]:
+    def environment(self):
         path = os.pathsep.join([str(self.programs), "/usr/local/bin", "/usr/bin", "/bin"])
         kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
         return kept | {"PATH": path, "HOME": str(self.home)}
 
 
-def copy_steps(image: Image) -> None:
+def copy_steps(image):
     for source, target in sources():
         (image.app / target).mkdir(parents=True, exist_ok=True)
         if source.endswith("/"):
@@ -232,13 +231,13 @@ def copy_steps(image: Image) -> None:
             shutil.copy2(PROJECT / source, image.app / target)
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def ask(port: int, path: str, **headers: str) -> tuple[int, bytes]:
+def ask(port, path, **headers):
     with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -246,7 +245,7 @@ def ask(port: int, path: str, **headers: str) -> tuple[int, bytes]:
 
 
 @contextmanager
-def started(image: Image, *options: str) -> Iterator[tuple[int, Path]]:
+def started(image, *options):
     """The ENTRYPOINT running, found healthy, with its port and its log; it ends when the block is left."""
     port = free_port()
     log = image.home / "log.txt"
@@ -276,7 +275,7 @@ def started(image: Image, *options: str) -> Iterator[tuple[int, Path]]:
         server.wait()
 
 
-def healthy(image: Image, port: int) -> int:
+def healthy(image, port):
     """The exit status of the HEALTHCHECK command."""
     words = image.here(only("HEALTHCHECK").words, port)
     done = subprocess.run(
@@ -285,7 +284,7 @@ def healthy(image: Image, port: int) -> int:
     return done.returncode
 
 
-def check_the_server(image: Image) -> None:
+def check_the_server(image):
     """Start it as the image would, and ask it what a browser and the health check would."""
     assert healthy(image, free_port()) == 1  # nobody there
     with started(image) as (port, log):

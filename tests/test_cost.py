@@ -5,7 +5,6 @@ import math
 import re
 import shlex
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -13,15 +12,14 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.describe.hardware import HARDWARE, hardware
-from llamapar.timing.cost import Cost
 from llamapar.timing.layer import Conditions, layer
 from llamapar.timing.step import rings_of
 
 PAPER = lp.Layout(tp=8, pp=16, dp=128, virtual_stages=8)
-STEP: dict[str, Any] = {"seq_len": 8192, "global_batch": 2048, "recompute": "none"}
+STEP = {"seq_len": 8192, "global_batch": 2048, "recompute": "none"}
 
 
-def paper(**changes: Any) -> Cost:
+def paper(**changes):
     return lp.cost("llama3.1-405b", PAPER, **STEP | changes)
 
 

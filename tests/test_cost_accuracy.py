@@ -2,7 +2,6 @@
 
 import statistics
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,7 @@ def scored_once():
         yield
 
 
-def fair(half: str) -> list[Any]:
+def fair(half):
     rows = as_printed.time_rows()[0]
     return [one for one in rows if one.told.half == half and one.told.group not in as_printed.STRANGE]
 

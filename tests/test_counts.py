@@ -7,7 +7,7 @@ import llamapar as lp
 from llamapar.describe.typed_numbers import parse_number, typed
 
 
-def offered(field: str, text: str) -> tuple[str, ...]:
+def offered(field, text):
     """What a refusal offers instead; nothing where the text is read."""
     try:
         parse_number(field, text)

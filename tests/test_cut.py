@@ -15,7 +15,6 @@ import llamapar as lp
 from inputs import models
 from llamapar.checkpoint.sharding import Sharding
 from llamapar.count.sizes import Sizes
-from llamapar.describe.models import Parameter
 from llamapar.describe.placement import ACTIVATIONS, COUNTED_IN, PARAMETERS, Shard
 from llamapar.describe.splits import NO_PADDING, Padding
 from llamapar.place.cut import Cut
@@ -32,12 +31,12 @@ LAYOUTS = [
 ]
 
 
-def one_of_each(model: lp.ModelConfig) -> list[Parameter]:
+def one_of_each(model):
     return list({p.key: p for p in model.replace(n_layers=1).parameters()}.values())
 
 
 @st.composite
-def cuts(draw: st.DrawFn) -> Cut:
+def cuts(draw):
     """Any model over any tp, its KV heads held in copies, side by side or tiled, or not."""
     model = draw(models())
     copied = draw(st.booleans())
@@ -180,11 +179,11 @@ MAY_DISPATCH = {"describe/placement.py"}
 """And place/. figures/ and diagnosis/ print the words: there a table by them is no dispatch."""
 
 
-def dispatches(source: str, keys: bool) -> list[int]:
+def dispatches(source, keys):
     """Lines that compare with the unit of a head, match on it or, with `keys`, look up by it."""
     found = set()
     for node in ast.walk(ast.parse(source)):
-        parts: list[ast.expr | None] = []
+        parts = []
         if isinstance(node, ast.Compare):
             parts = [node.left, *node.comparators]
         elif isinstance(node, ast.MatchValue):

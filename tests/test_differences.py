@@ -73,7 +73,7 @@ def test_what_one_process_does_wrong_alone_is_no_cut(monkeypatch):
     assert found.rivals[-1] == "one process alone makes the same mistake: no cut is to blame"
 
 
-def of_two_ranks(change: dict[int, torch.Tensor]) -> Pieces:
+def of_two_ranks(change):
     """Sixteen rows of eight heads, eight of each rank, as they should be apart from `change`."""
     whole = torch.randn(16, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     parts = {rank: (range(8 * rank, 8 * rank + 8), range(5)) for rank in (0, 1)}

@@ -1,7 +1,6 @@
 """The dry engine: one rank's shapes, bytes and memory, against formulas, other engines, torch's tracker."""
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from llamapar.execution.engines import dry
 from llamapar.execution.execute import prepare
 from llamapar.execution.result import Absent, Result
 from llamapar.execution.run_options import RunOptions
-from llamapar.records.curve import MemoryCurve
 from llamapar.spmd import compat
 from llamapar.spmd.rank_mesh import RankMesh
 from sent import said_of
@@ -25,20 +23,20 @@ PAPER = lp.Layout(tp=8, cp=16, pp=16, dp=8)
 TINY = lp.Layout(tp=2, cp=2, pp=2, dp=2)
 
 
-def run(program: Any = "llama", model: Any = "tiny", layout: Any = TINY, **options: Any) -> Result:
+def run(program="llama", model="tiny", layout=TINY, **options):
     result = lp.run(program, model, layout, engine="dry", **options)
     assert isinstance(result, Result)
     return result
 
 
-def as_foretold(program: Any = "llama", **options: Any) -> Result:
+def as_foretold(program="llama", **options):
     """A rank that sends what the formulas say of it."""
     result = run(program, **options)
     assert result.trace.by_axis == said_of(result, options.get("rank", 0)).by_axis
     return result
 
 
-def assert_keeps_what_memory_says(found: Result) -> None:
+def assert_keeps_what_memory_says(found):
     """What autograd kept of a layer, part by part, to the byte."""
     setting = found.task.setting
     own = Sizes(
@@ -57,7 +55,7 @@ def assert_keeps_what_memory_says(found: Result) -> None:
     assert {row.name: kept.get(row.name, 0) for row in said} == {row.name: row.bytes for row in said}
 
 
-def volumes(result: Result) -> dict[tuple[str, str], tuple[int, int]]:
+def volumes(result):
     return {(c["axis"], c["kind"]): (c["count"], c["bytes"]) for c in result.trace.by_kind}
 
 
@@ -169,7 +167,7 @@ def test_a_training_step_goes_through_the_update(zero):
         assert found.notes[0] == "one of 2 steps was run: the others are alike"
 
 
-def _at_the_end(curve: MemoryCurve) -> Counter[str]:
+def _at_the_end(curve):
     now = Counter(curve.start)
     for span in curve.spans:
         now.update(span.profile.after)
@@ -208,9 +206,7 @@ def test_the_mesh_of_one_rank_is_torchs():
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def measured(
-    every: bool, rank: int, layout: Any = TINY, program: str = "llama", **options: Any
-) -> tuple[Any, MemoryCurve]:
+def measured(every, rank, layout=TINY, program="llama", **options):
     task, _, _ = prepare(program, "tiny", RunOptions(layout, **options))
     return dry.run(task, rank, every=every)
 
@@ -231,7 +227,7 @@ def test_micro_batches_that_are_not_run_are_as_if_they_were(schedule, rank, zero
     assert gradients == whole, "all that was kept for a backward is gone after it"
 
 
-def tracked(tracker: MemTracker) -> int:
+def tracked(tracker):
     return int(tracker.get_tracker_snapshot("peak")[torch.device("meta")]["Total"])
 
 

@@ -22,13 +22,13 @@ import llamapar
 
 PROJECT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
-EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 PIN_LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[0-9][0-9a-z.]*)( ; .+)?")
 
 
-def read_pins() -> dict[str, str]:
+def read_pins():
     """The version of each package in constraints.txt; a line that is no pin fails."""
-    pins: dict[str, str] = {}
+    pins = {}
     for line in (PROJECT / "constraints.txt").read_text().splitlines():
         if line.startswith("#"):
             continue
@@ -43,20 +43,20 @@ def read_pins() -> dict[str, str]:
 PINS = read_pins()
 
 
-def direct(extra: str) -> list[Requirement]:
+def direct(extra):
     """What an extra names itself, without the extras of llamapar that it includes."""
     requirements = map(Requirement, EXTRAS[extra])
     return [requirement for requirement in requirements if requirement.name != "llamapar"]
 
 
-def everything_for(extra: str, system: dict[str, str]) -> dict[str, set[str]]:
+def everything_for(extra, system):
     """All packages that llamapar[extra] pulls in on a system, each with who asks for it.
 
     Read from the metadata of the installed packages; one that is not installed ends its branch.
     """
-    wanted: dict[str, set[str]] = {}
+    wanted = {}
     todo = [("llamapar", frozenset({extra}))]
-    done: set[tuple[str, frozenset[str]]] = set()
+    done = set()
     while todo:
         name, extras = todo.pop()
         if (name, extras) in done:

@@ -8,12 +8,10 @@ import threading
 import time
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
@@ -117,14 +115,14 @@ def test_a_run_while_ranks_are_stepped_through_is_refused():
         lp.run("mlp", MODEL, Layout(tp=4))
 
 
-def needed(layout: Layout, model: Any = MODEL, engine: str = "local") -> str:
+def needed(layout, model=MODEL, engine="local"):
     return f"{room.bytes_needed(execute.prepare('mlp', model, RunOptions(layout))[0], engine):,}"
 
 
 # -- an end in time --------------------------------------------------------------------------------
 
 
-def goes_on(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def goes_on(mesh, setting, x):
     while True:
         x = x + 1
 
@@ -237,25 +235,25 @@ def test_all_weights_of_a_model_by_rank():
 # -- a program that destroys its process group ------------------------------------------------------
 
 
-def twice(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def twice(mesh, setting, x):
     return x * 2
 
 
-def doubled(setting: Any, x: Tensor) -> Tensor:
+def doubled(setting, x):
     return x * 2
 
 
-def without_a_world(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def without_a_world(mesh, setting, x):
     dist.destroy_process_group()
     return x * 2
 
 
-def without_a_group(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def without_a_group(mesh, setting, x):
     dist.destroy_process_group(mesh.get_group("tp"))
     return x * 2
 
 
-def with_another_world(mesh: Any, setting: Any, x: Tensor) -> Tensor:
+def with_another_world(mesh, setting, x):
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     return x * 2
@@ -307,7 +305,7 @@ def test_a_local_run_is_cancelled_wherever_it_is(soak):
     assert ok()
 
 
-def endless(setting: Any, x: Tensor) -> Tensor:
+def endless(setting, x):
     while True:
         x = x + 1
 

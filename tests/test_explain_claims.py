@@ -26,7 +26,7 @@ MULTIPLY = re.compile(r"multiply to (\d+), not to (\d+)")
 PADDED = re.compile(r"(\d+) pad rows")
 
 
-def refuted(told: lp.Explanation) -> list[str]:
+def refuted(told):
     """Each claim of an explanation that its own numbers refute."""
     bad = []
     for d in told.diagnoses:

@@ -3,7 +3,6 @@
 The sizes are worked out here, from the model and the degree alone, and put into torch's own words.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -38,7 +37,7 @@ class Slip:
     category: str
 
 
-def widths(name: str, tp: int) -> Iterator[Slip]:
+def widths(name, tp):
     """A size that tp cuts: the whole meets a share, or two shares meet, or equal parts are asked for."""
     model, facts = lp.model(name), {"model": name, "tp": tp}
     for fact, category in CATEGORIES.items():
@@ -59,7 +58,7 @@ def widths(name: str, tp: int) -> Iterator[Slip]:
                 yield Slip(text, facts, category)
 
 
-def heads(name: str, tp: int) -> Iterator[Slip]:
+def heads(name, tp):
     """Views with the whole model's heads of a share, or with a rank's heads of the whole."""
     model, facts = lp.model(name), {"model": name, "tp": tp}
     for count in (model.n_heads, model.n_kv_heads):
@@ -72,7 +71,7 @@ def heads(name: str, tp: int) -> Iterator[Slip]:
         yield Slip(VIEW.format([B, S, -1, model.head_dim], B * S * columns), facts, "heads_not_divisible")
 
 
-def tokens(cp: int, seq: int) -> Iterator[Slip]:
+def tokens(cp, seq):
     """A rank's tokens beside those of the whole sequence."""
     share, facts = -(-seq // cp), {"cp": cp, "seq_len": seq}
     found = "other" if seq % cp == 0 else "seq_not_divisible"

@@ -8,10 +8,8 @@ import re
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +27,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, remote process exited"
 
 
-def forms(told: lp.diagnosis.Explanation) -> str:
+def forms(told):
     """Every form of an answer is made; the HTML is returned."""
     assert told.verdict in lp.diagnosis.VERDICTS
     assert str(told).startswith(("A sharding", "Possibly ", "Not a", "Not known"))
@@ -39,7 +37,7 @@ def forms(told: lp.diagnosis.Explanation) -> str:
 
 # -- strange texts ---------------------------------------------------------------------------------
 
-STRANGE: dict[str, Any] = {
+STRANGE = {
     "empty": "",
     "blank": " \n\t ",
     "nulls": "\0" * 5000,
@@ -74,12 +72,12 @@ TAGS = {"div", "span", "p", "b", "br", "i", "code", "details", "summary", "table
 
 
 class Tags(HTMLParser):
-    def __init__(self, page: str) -> None:
+    def __init__(self, page):
         super().__init__()
         self.found: set[str] = set()
         self.feed(page)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.found.add(tag)
         if tag == "a":  # where the evidence of a framework stands
             (_, href), *rest = attrs
@@ -172,7 +170,7 @@ def test_no_pattern_repeats_a_repeat():
     assert [p for p in patterns if re.search(r"[*+]\)[*+{]", p)] == []
 
 
-def log(size: int, ranks: int, noise: str) -> Iterator[str]:
+def log(size, ranks, noise):
     """A log of `size` bytes: at half of it every rank's traceback, then the errors that follow from it."""
     sent = step = 0
     told = False
@@ -291,15 +289,15 @@ def test_a_list_of_mismatches_is_read_on():
 RESHAPED = "RuntimeError: shape '[1, {0}, 32, 128]' is invalid for input of size {1}"
 
 
-def paste(*messages: str) -> str:
+def paste(*messages):
     return "\n".join(f"[rank{rank}]: {message}" for rank, message in enumerate(messages))
 
 
-def traceback(rank: int, line: str, message: str) -> list[str]:
+def traceback(rank, line, message):
     return [f"[rank{rank}]: {row}" for row in frame(line, message).splitlines()]
 
 
-def found(told: lp.Explanation) -> list[tuple[str, str]]:
+def found(told):
     return [(d.title, str(d.level)) for d in told.diagnoses if d.level > Level.WEAK]
 
 

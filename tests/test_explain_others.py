@@ -10,14 +10,12 @@ import operator
 import pickle
 import random
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 import llamapar as lp
 from explaining import frame
@@ -33,14 +31,14 @@ zeros, ids = torch.zeros, torch.tensor
 none = zeros(2, dtype=torch.long)
 
 
-def empty(*shape: int) -> Tensor:
+def empty(*shape):
     return torch.empty(shape, device=META)
 
 
 class Draw:
     """Random sizes: widths a, b and c, a length n and one near it, batches of x and of y sequences."""
 
-    def __init__(self, draw: random.Random):
+    def __init__(self, draw):
         self.a, self.b, self.c = draw.sample(WIDTHS, 3)
         self.n = draw.choice(LENGTHS)
         self.near = self.n + draw.choice((-1, 1, 2, 3))
@@ -49,11 +47,11 @@ class Draw:
         self.choice, self.below = draw.choice, draw.randrange
 
 
-def raises(d: Draw) -> Any:
+def raises(d):
     raise ValueError(f"{d.n * 8 + 1} images cannot be shown in {d.choice((2, 4, 8))} rows")
 
 
-def other_weights(d: Draw) -> Any:
+def other_weights(d):
     a, b, c, e = random.Random(d.n).sample((3, 5, 7, 11, 13), 4)
     model, other = (
         nn.ModuleDict({"fc": nn.Linear(i, j), "out": nn.Linear(j, k)}) for i, j, k in ((a, b, c), (e, c, a))
@@ -61,12 +59,12 @@ def other_weights(d: Draw) -> Any:
     return model.load_state_dict(other.state_dict())
 
 
-def other_optimizer(d: Draw) -> Any:
+def other_optimizer(d):
     one, two = (torch.optim.AdamW([zeros(1) for _ in range(n)]) for n in (d.x, 50))
     return one.load_state_dict(two.state_dict())
 
 
-def in_place(d: Draw) -> Any:
+def in_place(d):
     x = torch.ones(d.x, requires_grad=True)
     x += 1
     return x
@@ -79,7 +77,7 @@ NO_WEIGHTS = (b"", b"version https://git-lfs.github.com/spec/v1", b"\x80\x04K")
 NO_JSON = ('{"hidden_size": 4096,', '{"n_heads" 32}', "")
 FIELDS = ("num_attention_heads", "vocab_size", "rope_theta")
 
-FORMS: dict[str, Callable[[Draw], Any]] = {
+FORMS = {
     "linear": lambda d: nn.Linear(d.a, d.c, device=META)(empty(d.x, d.n, d.b)),
     "matmul": lambda d: empty(d.n, d.a) @ empty(d.b, d.c),
     "wrong dtype": lambda d: torch.ones(2, 8).to(d.choice(NARROW)) @ torch.ones(8, d.a % 7 + 1),
@@ -121,7 +119,7 @@ FORMS: dict[str, Callable[[Draw], Any]] = {
 }
 
 
-OPERATORS: dict[str, Callable[[int, int], object]] = {
+OPERATORS = {
     "add": lambda a, b: zeros(2, 3, a) + zeros(2, 3, b),
     "add on meta": lambda a, b: torch.empty(2, a, device="meta") + torch.empty(2, b, device="meta"),
     "mul_": lambda a, b: zeros(2, a).mul_(zeros(2, b)),
@@ -201,12 +199,12 @@ FORMS |= {
 }
 
 
-def failures(n: int) -> Iterator[tuple[str, BaseException, dict[str, Any]]]:
+def failures(n):
     """`n` errors, of every form in turn, half of them with the layout of a job that they befell."""
     draw = random.Random(0)
     for i in range(n):
         name = list(FORMS)[i % len(FORMS)]
-        context: dict[str, Any] = {}
+        context = {}
         if (i + i // len(FORMS)) % 2:
             context = {"model": draw.choice(list(lp.PRESETS)), "layout": {"tp": draw.choice((1, 2, 4))}}
             context["seq"] = 1024 * draw.choice((1, 2, 8))

@@ -1,7 +1,5 @@
 """Errors of other people's code: what fairscale and torchtitan raised as they ran (genuine.json)."""
 
-from typing import Any
-
 import pytest
 
 import llamapar as lp
@@ -10,7 +8,7 @@ from inputs import oracle
 GENUINE = oracle("genuine")
 
 
-def given(case: dict[str, Any]) -> dict[str, Any]:
+def given(case):
     return {name: case[name] for name in ("model", "layout", "seq", "world") if name in case}
 
 

@@ -3,9 +3,7 @@
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import llamapar as lp
 from llamapar.describe.job import Job
@@ -19,24 +17,24 @@ DEGREES = (
     (7, 1, 1, 1), (8, 16, 16, 8), (1, 4, 1, 2), (4, 3, 2, 1), (5, 1, 1, 1), (1, 1, 16, 2), (10, 2, 1, 1),
     (64, 1, 1, 1), (1, 1, 1, 1), (2, 2, 40, 1),
 )  # fmt: skip
-FACTS: tuple[dict[str, Any], ...] = (
+FACTS = (
     {}, {"gpus": 24}, {"gpus": 128}, {"seq_len": 8200}, {"seq_len": 8196}, {"seq_len": 300000},
     {"micro_batches": 3}, {"micro_batches": 9}, {"global_batch": 100, "micro_batch": 3}, {"quant_group": 96},
     {"layer_split": "balanced ends"}, {"seq_len": 8190, "micro_batch": 2},
 )  # fmt: skip
-OTHERS: tuple[dict[str, Any], ...] = ({}, {"virtual_stages": 3}, {"zero": 3}, {"sequence_parallel": True})
+OTHERS = ({}, {"virtual_stages": 3}, {"zero": 3}, {"sequence_parallel": True})
 LAYOUTS_EACH = 4
 """Layouts that are asked for each framework and set of rules that one message stands for."""
 
 
-def jobs() -> list[Job]:
+def jobs():
     """In a seeded order, so that the first few that break the same rules are unlike each other."""
     found = [*made()]
     random.Random(0).shuffle(found)
     return found
 
 
-def made() -> Iterator[Job]:
+def made():
     for name, degrees, facts, other in itertools.product(MODELS, DEGREES, FACTS, OTHERS):
         if facts and other not in OTHERS[:2]:
             continue
@@ -48,7 +46,7 @@ def made() -> Iterator[Job]:
 
 
 @cache
-def told() -> list[tuple[str, str, tuple[str, ...], Job]]:
+def told():
     """(framework, message, rules that it stands for, job): each framework and set of rules a few times."""
     rows, seen, judged = [], defaultdict(int), defaultdict(int)
     for job in jobs():
@@ -74,11 +72,11 @@ def told() -> list[tuple[str, str, tuple[str, ...], Job]]:
     return rows
 
 
-def wanted(codes: tuple[str, ...]) -> set[str]:
+def wanted(codes):
     return {name for name, category in CATEGORIES.items() if set(category.rules) & set(codes)}
 
 
-def asked(framework: str, message: str, job: Job) -> Any:
+def asked(framework, message, job):
     known = ("seq_len", "micro_batch", "global_batch", "quant_group", "gpus")
     facts = {fact: getattr(job, fact) for fact in known if getattr(job, fact)}
     return lp.explain(message, job.model, job.layout, framework, **facts)

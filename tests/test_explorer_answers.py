@@ -7,15 +7,14 @@ import pytest
 
 import llamapar as lp
 from llamapar.panels.controls import EXPLORER as SCHEMA
-from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.slider_steps import steps_of
 from llamapar.panels.state import State
 from wire import AT_8K, receive
 
-SMALL: dict[str, Any] = {"tp": 2, "pp": 1, "dp": 2, "gpus": 4, "seq_len": 4096, "zero": 1}
+SMALL = {"tp": 2, "pp": 1, "dp": 2, "gpus": 4, "seq_len": 4096, "zero": 1}
 
 
-def texts(panel: Explorer, which: str = "now") -> list[str]:
+def texts(panel, which="now"):
     return [answer["text"] for answer in panel.answers[which]]
 
 

@@ -3,7 +3,6 @@
 import json
 import random
 import time
-from typing import Any
 
 import pytest
 
@@ -46,7 +45,7 @@ STOPPED = 2.0
 """Seconds within which a cancelled run has ended."""
 
 
-def outcome(panel: Explorer) -> dict[str, Any]:
+def outcome(panel):
     """What the browser is shown of the result."""
     assert panel.wait(120)
     found = json.loads(json.dumps(panel.running, allow_nan=False))["result"]
@@ -54,11 +53,11 @@ def outcome(panel: Explorer) -> dict[str, Any]:
     return dict(found)
 
 
-def table(panel: Explorer, name: str) -> dict[str, Any]:
+def table(panel, name):
     return next(t for t in outcome(panel)["tables"] if t["name"] == name)
 
 
-def until(panel: Explorer, done: Any, what: str) -> None:
+def until(panel, done, what):
     deadline = time.monotonic() + 60
     while not done(panel.running):
         assert time.monotonic() < deadline, f"{what}: {panel.running}"

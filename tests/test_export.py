@@ -4,7 +4,6 @@ import re
 import shlex
 from dataclasses import replace
 from functools import wraps
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,15 +20,15 @@ PAPER = lp.Job.of(
 NAMES = ["it's", 'a"b\\', "$(touch x) `id`", "line\nbreak", "\x1b[31m", "é→😀\u2028", "#", "", "-" * 300]
 
 
-def job_of(asked: dict[str, Any]) -> tuple[lp.Job, str | None]:
+def job_of(asked):
     """The Job, and the framework's name, of the arguments of `lp.check`."""
     report = lp.check(**asked)
     return report.job, asked["framework"]
 
 
-def from_python(text: str) -> lp.Report:
+def from_python(text):
     """The report that the Python text makes, without the fixes that a refusal of `require` would look for."""
-    names: dict[str, Any] = {}
+    names = {}
     exec(text.replace("lp.require(", "lp.check("), names)
     return names["report"]  # type: ignore[no-any-return]
 
@@ -38,12 +37,12 @@ class Seen(Exception):
     """Carries the report that a command would print."""
 
 
-def from_cli(text: str) -> lp.Report:
+def from_cli(text):
     """The report that the shell's words make."""
     check = lp.check
 
     @wraps(check)
-    def watched(*arguments: Any, **options: Any) -> lp.Report:
+    def watched(*arguments, **options):
         raise Seen(check(*arguments, **options))
 
     program, *words = shlex.split(text, comments=True)
@@ -57,7 +56,7 @@ def from_cli(text: str) -> lp.Report:
     raise AssertionError(text)
 
 
-def comments(text: str) -> list[str]:
+def comments(text):
     return [line for line in text.splitlines() if line.startswith("#")]
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -28,7 +27,7 @@ IDS = [f"{case['model_type']}: {case['what']}" for case in CASES]
 DOCS = Path(__file__).parents[1] / "docs"
 
 
-def models() -> dict[str, lp.ModelConfig]:
+def models():
     """A small model of each family, by its model_type."""
     return {case["model_type"]: lp.model(case["config_json"]) for case in CASES}
 
@@ -154,7 +153,7 @@ class Counted:
     """The norms of a block, in their place among attention and MLP."""
 
     @staticmethod
-    def of(keys: Any) -> list[str]:
+    def of(keys):
         """norm, wq, norm, w1 …: only what tells the places apart."""
         return [key for key in keys if key in ("norm", "wq", "w1")]
 

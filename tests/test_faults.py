@@ -2,14 +2,12 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig, Padding
-from llamapar.execution.result import Result
 from llamapar.programs import faults
 
 MODEL = ModelConfig(
@@ -45,14 +43,14 @@ KINDS = {
 then differ by 1e-8 of themselves, which float64 still shows. Clipping divides it away before that."""
 
 
-def names(caught: dict[str, Any], kind: str) -> set[str]:
+def names(caught, kind):
     return set(caught.get(kind, "").format(ALL=ALL, ATTENTION=ATTENTION).split())
 
 
-def run(name: str, *, broken: bool, **options: Any) -> Result:
+def run(name, *, broken, **options):
     """The program and layout of a fault, with it or without."""
     fault = faults.FAULTS[name]
-    known: dict[str, Any] = {"dtype": "float64"}
+    known = {"dtype": "float64"}
     if fault.layout.get("tp", 1) > MODEL.n_kv_heads:
         known["kv_replication"] = True
     if name == "pad_in_softmax":
@@ -64,12 +62,12 @@ def run(name: str, *, broken: bool, **options: Any) -> Result:
     return lp.run(fault.program, model, layout, fault=name if broken else None, **{**known, **options})
 
 
-def shapes(result: Result) -> dict[int, dict[str, torch.Size]]:
+def shapes(result):
     pieces = (result.outputs, result.gradients)
     return {r: {n: t.shape for of in pieces for n, t in of[r].items()} for r in range(result.ranks)}
 
 
-def differing(result: Result) -> list[set[str]]:
+def differing(result):
     """Names of the outputs, gradients, means and updated weights that are not equal to the reference's."""
     wrong = [row for row in result.rows if not row.ok]
     return [{row.name for row in wrong if row.kind == kind} for kind in KINDS.values()]

@@ -7,7 +7,6 @@ import random
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
@@ -37,7 +36,7 @@ def test_no_picture_reads_numbers_out_of_a_text():
 # -- what is drawn of a cause --------------------------------------------------------------------------
 
 
-def drawable(told: Any) -> bool:
+def drawable(told):
     """Whether there is a picture; where there is none, the reason says so."""
     try:
         lp.view(told)
@@ -166,7 +165,7 @@ def ip(tmp_path, monkeypatch):
     sys.displayhook = hook
 
 
-def shown(ip: InteractiveShell, source: str) -> list[Any]:
+def shown(ip, source):
     with capture_output() as out:
         ip.run_cell(source)
     return list(out.outputs)

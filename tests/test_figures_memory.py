@@ -1,7 +1,6 @@
 """Pictures of bytes: bars that add up to the record, lines at the limit, steps that lead to each total."""
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,13 +36,13 @@ LOADED = {
     "shards": lp.loading("llama3.1-405b", format="bf16", nodes=8, memory_gib=128),
     "many": lp.loading("llama3.1-8b", nodes=4096, memory_gib=1),
 }
-EVERY: dict[str, Any] = {
+EVERY = {
     **{f"memory {name}": record for name, record in MEMORY.items()},
     **{f"loading {name}": record for name, record in LOADED.items()},
 }
 
 
-def bars(record: Any) -> list[dict[str, Any]]:
+def bars(record):
     return [trace for trace in lp.view(record).spec["data"] if trace["type"] == "bar"]
 
 

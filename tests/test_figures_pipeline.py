@@ -2,9 +2,7 @@
 
 import base64
 import json
-from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,7 @@ LONG = lp.schedule("1f1b", pp=128, micro_batches=300)
 TABLES = {name: lp.schedule(name, pp=4, micro_batches=8) for name in ORDERS} | {"405B": PAPER, "long": LONG}
 ZBV = TABLES["zbv"].timeline()
 
-EVERY: dict[str, Callable[[], object]] = {
+EVERY = {
     **{name: lambda table=table: table for name, table in TABLES.items()},  # type: ignore[misc]
     "405B, a cursor": lambda: PAPER.timeline().at(150.5),
     "405B, two": lambda: PAPER.timeline().beside(BREADTH.timeline()),
@@ -32,19 +30,19 @@ EVERY: dict[str, Callable[[], object]] = {
 
 
 @cache
-def made(name: str) -> object:
+def made(name):
     """Made when a test first asks for it, not by every process that collects."""
     return EVERY[name]()
 
 
-def cells(trace: dict[str, Any]) -> list[bytes]:
+def cells(trace):
     rows, columns = map(int, trace["z"]["shape"].split(", "))
     flat = base64.b64decode(trace["z"]["bdata"])
     assert len(flat) == rows * columns
     return [flat[i * columns : (i + 1) * columns] for i in range(rows)]
 
 
-def maps(record: object) -> list[dict[str, Any]]:
+def maps(record):
     return [trace for trace in lp.view(record).spec["data"] if trace["type"] == "heatmap"]
 
 

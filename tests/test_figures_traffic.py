@@ -11,7 +11,7 @@ from llamapar.records.trace import PHASES, CollectiveEvent, Trace
 from test_figures import layout_of_good_form, stored_size
 
 
-def event(kind: str, axis: str, n: int, phase: str, group: tuple[int, ...] = (0, 1)) -> CollectiveEvent:
+def event(kind, axis, n, phase, group=(0, 1)):
     return CollectiveEvent(kind, axis, group, (n,), "float32", 4 * n, phase)
 
 
@@ -29,7 +29,7 @@ SMALL = Trace(
 )
 
 
-def bars(record: Trace) -> dict[tuple[str, int], tuple[int, int, str]]:
+def bars(record):
     """(name of the axis, row) → start, length and colour of each bar."""
     return {
         (made["name"], row): (start, size, made["marker"]["color"])

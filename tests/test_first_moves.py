@@ -7,7 +7,6 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ MODELS = ["llama3.2-1b", "qwen2.5-7b", "llama3.1-70b"]
 Moves = tuple[tuple[str, Any], ...]
 
 
-def opened_by_notebook() -> dict[str, Any]:
+def opened_by_notebook():
     """The controls that the first Explorer of the course sets."""
     cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
     [call] = re.findall(r"lp\.explorer\((.*)\)", "".join(line for cell in cells for line in cell["source"]))
@@ -38,7 +37,7 @@ def opened_by_notebook() -> dict[str, Any]:
 OPENINGS = {"bare": {}, "of notebook 00": opened_by_notebook(), "of one's own": {"preset": "llama3.1-8b"}}
 
 
-def values_of(control: dict[str, Any], now: Any) -> list[Any]:
+def values_of(control, now):
     """Where a hand may put a control: its other choices, or half and twice its number."""
     kind, name = control["kind"], control["name"]
     if kind == "choice":
@@ -51,13 +50,13 @@ def values_of(control: dict[str, Any], now: Any) -> list[Any]:
     return sorted({max(least, (now or 2) // 2), 2 * (now or 1)} - {now})
 
 
-def singles(state: State) -> Iterator[Moves]:
+def singles(state):
     for name, control in CONTROLS.items():
         for value in values_of(control, state.values[name]):
             yield ((name, value),)
 
 
-def pairs(state: State) -> Iterator[Moves]:
+def pairs(state):
     """Two controls after each other, each to one of its values."""
     draw = random.Random(52)
     for one, other in itertools.permutations(CONTROLS, 2):
@@ -74,7 +73,7 @@ CAUSES = {"layer_split": {"LP301", "LP303", "LP309"}, "batch_tokens": {"LP002", 
 """A control → rules that it breaks, in words that do not name it."""
 
 
-def is_named(name: str, value: Any, code: str, text: str, field: str) -> bool:
+def is_named(name, value, code, text, field):
     """Whether what is wrong is said of a control that was moved."""
     if name in ("framework", field) or code in CAUSES.get(name, ()) or re.search(rf"\b{name}\b", text):
         return True  # a trainer has rules of its own
@@ -83,7 +82,7 @@ def is_named(name: str, value: Any, code: str, text: str, field: str) -> bool:
     return type(value) is int and value > 1 and bool(re.search(rf"\b(?:{value}|{value:,})\b", text))
 
 
-def assert_no_surprise(state: State, moves: Moves) -> None:
+def assert_no_surprise(state, moves):
     """A picture of the present state, and no error but of what was moved."""
     outcome = state.outcome
     wrong = (

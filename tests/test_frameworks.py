@@ -4,7 +4,6 @@ import re
 import string
 from dataclasses import replace
 from datetime import date, timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -41,7 +40,7 @@ from llamapar.rules.table import RULE_BY_CODE
 ALL = pytest.mark.parametrize("name", FRAMEWORKS)
 
 
-def case(framework: str, code: str, said: str = "", **job: Any) -> Any:
+def case(framework, code, said="", **job):
     """A parameter: what a framework says to a job by the rule of this code; of Llama 3 8B, if of no other."""
     return pytest.param(
         framework, code, {"model": "llama3-8b", "layout": {}} | job, said, id=f"{framework} {code} {said:.40}"
@@ -121,7 +120,7 @@ def test_every_case_is_evidence(name):
             assert reached, f"{code}: a case after an unconditional one is never reached"
 
 
-def _replaced(newer: Evidence, older: Evidence) -> bool:
+def _replaced(newer, older):
     """Whether there were versions that had the one and not yet the other."""
     return newer.since is not None and (older.since is None or older.since < newer.since)
 
@@ -163,7 +162,7 @@ SMALL = dict(dim=8, n_layers=1, n_heads=8, n_kv_heads=8, ffn_dim=100, vocab_size
 BIG = "llama3.1-405b"
 
 # What a recorded case is in our terms: tool, condition and numbers, the rule, and what is not 8B's own.
-ASKED: dict[tuple[str, str, str], tuple[str, dict[str, Any]]] = {
+ASKED = {
     ("fairscale", "dimension % tp", "4096 3"): ("LP103", dict(model=FFN, tp=3)),
     ("fairscale", "dimension % tp", "128257 16"): ("LP105", dict(model=ODD, tp=16)),
     ("llama3", "tp > n_kv_heads", "32 8 16"): ("LP104", dict(tp=16)),
@@ -232,7 +231,7 @@ NOT_OURS = {
 }
 
 
-def key_of(told: dict[str, Any]) -> tuple[str, str, str]:
+def key_of(told):
     return told["framework"], told["condition"], " ".join(str(v) for v in told["numbers"].values())
 
 
@@ -244,7 +243,7 @@ def test_every_recorded_refusal_is_asked_for_or_set_aside():
     assert {key[1] for key in RECORDED if key not in ASKED} == set(NOT_OURS)
 
 
-def recorded(key: tuple[str, str, str]) -> Any:
+def recorded(key):
     message = RECORDED[key]["message"].split("\n")[0]
     if ASKED[key][1].get("model") is HEADS:
         message = message.replace("(36)", "(40)")

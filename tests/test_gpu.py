@@ -5,12 +5,10 @@ These tests need torch, numpy and pytest alone, so that they run where nothing e
     python -m pytest --noconftest -m gpu tests/test_gpu.py
 """
 
-from collections.abc import Sequence
 from itertools import accumulate
 
 import pytest
 import torch
-from torch import Tensor
 
 import llamapar as lp
 from llamapar.execution.engines import pool
@@ -43,7 +41,7 @@ def _no_ranks_left():
 # -- kernels ---------------------------------------------------------------------------------------
 
 
-def dense(q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int] | None) -> Tensor:
+def dense(q, k, v, documents):
     """Causal attention written out: q [b, s, h, d], every score in memory, a token in its own document."""
     positions = torch.arange(q.shape[1])
     ends = torch.tensor(list(accumulate(documents or (q.shape[1],))))
@@ -54,7 +52,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, documents: Sequence[int] | None) -> T
     return torch.einsum("bhqk,bkhd->bqhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
 
 
-def apart(found: Tensor, want: Tensor) -> float:
+def apart(found, want):
     assert found.shape == want.shape
     assert torch.isfinite(found).all()
     return ((found.cpu().double() - want).abs().max() / want.abs().max()).item()
@@ -109,7 +107,7 @@ def test_scores_are_never_in_memory(dtype):
 # -- programs --------------------------------------------------------------------------------------
 
 
-def sentence(engine: str, world: int) -> str:
+def sentence(engine, world):
     """What a run on this machine's GPUs says about its device."""
     gpus = f"{GPUS} GPU{'s' * (GPUS > 1)}"
     if engine == "local":

@@ -4,9 +4,7 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,12 +12,11 @@ import llamapar as lp
 from flights import dump, entry
 from llamapar.hangs.answer import explain_dumps
 from llamapar.hangs.dump_files import read_dumps
-from llamapar.hangs.dumps import Dump
 from peak import Peak
 from soon import within
 
 
-def read(made: Iterable[tuple[int, Any]], form: Callable[[Any], bytes] | None = None) -> dict[int, Dump]:
+def read(made, form=None):
     """The dumps by rank, as JSON unless in another form."""
     form = form or (lambda one: json.dumps(one).encode())
     return read_dumps((f"nccl_trace_rank_{rank}", form(one)) for rank, one in made)[0]
@@ -70,11 +67,11 @@ GOOD = dump([entry(0, ("0", "default_pg"), "barrier", 1, [1])], {"0": [0, 1]})
 
 
 class Calls:
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.system, ("touch /tmp/called-by-a-flight-record",)
 
 
-def nested(pairs: int) -> bytes:
+def nested(pairs):
     """Pairs of pairs as a key: hashing it takes 2**pairs steps."""
     text = b"\x80\x02}K\x01K\x02\x86q\x00"
     for i in range(pairs):
@@ -82,11 +79,11 @@ def nested(pairs: int) -> bytes:
     return text + b"K\x01s."
 
 
-def changed(**more: Any) -> bytes:
+def changed(**more):
     return json.dumps(GOOD | more).encode()
 
 
-def barrier(number: int, size: Any) -> bytes:
+def barrier(number, size):
     return changed(entries=[entry(0, ("0", ""), "barrier", number, [size])])
 
 
@@ -142,38 +139,38 @@ def test_a_dump_that_is_cut_off_or_damaged_is_told(name, tmp_path):
 # -- few bytes that refer to much ------------------------------------------------------------------
 
 
-def short(number: int, group: str = "0", label: str = "default_pg", **more: Any) -> dict[str, Any]:
+def short(number, group="0", label="default_pg", **more):
     """An entry with the fewest fields."""
     return {"process_group": (group, label), "profiling_name": "n", "collective_seq_id": number, **more}
 
 
-def few(entries: list[Any], ranks: dict[str, str] | None = None, protocol: int = 2) -> bytes:
+def few(entries, ranks=None, protocol=2):
     """A pickled dump: what stands twice in it is written once. The groups have these ranks."""
     config = {name: {"ranks": text} for name, text in (ranks or {}).items()}
     return pickle.dumps(dump(entries, {}) | {"pg_config": config}, protocol)
 
 
-def groups(names: int, ranks: str) -> bytes:
+def groups(names, ranks):
     """So many groups with the same text of ranks."""
     return few([short(1, str(i), "g") for i in range(names)], dict.fromkeys(map(str, range(names)), ranks))
 
 
-def pairs_of_pairs(depth: int = 60) -> Any:
+def pairs_of_pairs(depth=60):
     """2**depth numbers in a few hundred bytes, were it followed."""
-    pair: Any = (1, 2)
+    pair = (1, 2)
     for _ in range(depth):
         pair = (pair, pair)
     return pair
 
 
-def frames(path: str, i: int) -> list[dict[str, Any]]:
+def frames(path, i):
     return [{"filename": path, "line": 40 * i + j, "name": "f"} for j in range(40)]
 
 
 MANY, EVERYBODY, FAR = [[1]] * 8000, ", ".join(map(str, range(5000))), "/" * 20_000
 PAIRS = pairs_of_pairs()
 LACKS = "entry 0 lacks a field"
-MULTIPLIED: dict[str, tuple[bytes, str]] = {
+MULTIPLIED = {
     "sizes of a thousand calls are one list": (
         few([short(1, input_sizes=MANY, profiling_name=f"n{i}") for i in range(1200)]),
         "",

@@ -1,7 +1,5 @@
 """A hang from its log alone: what the watchdog's lines of the ranks show, and what they leave open."""
 
-from typing import Any
-
 import pytest
 
 import llamapar as lp
@@ -35,11 +33,11 @@ SIGNAL = (
 )
 
 
-def line(form: str, rank: int, at: int = 12, op: str = "ALLREDUCE", came: int = 64, went: int = 64) -> str:
+def line(form, rank, at=12, op="ALLREDUCE", came=64, went=64):
     return form.format(rank=rank, at=at, before=at - 1, op=op, came=came, went=went)
 
 
-def both(rank: int, group: str = GROUPS["2.6"], **call: Any) -> str:
+def both(rank, group=GROUPS["2.6"], **call):
     """The two lines of a rank whose call timed out."""
     return line(TIMED_OUT, rank, **call) + line(group, rank)
 

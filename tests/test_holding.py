@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from llamapar.describe.layout import AXES
-from llamapar.panels.explorer_panel import Explorer
 from llamapar.panels.state import State
 from wire import AT_8K, receive
 
 
-def degrees(panel: Explorer) -> list[int]:
+def degrees(panel):
     return [panel.job.layout.size(axis) for axis in AXES]
 
 

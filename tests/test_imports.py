@@ -34,7 +34,7 @@ dir(lp)
 ROOT = Path(llamapar.__file__).parent.parent
 
 
-def printed(code: str) -> str:
+def printed(code):
     """What a fresh interpreter prints."""
     run = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
     done = subprocess.run(run, capture_output=True, text=True, check=False, timeout=120)
@@ -42,14 +42,14 @@ def printed(code: str) -> str:
     return done.stdout
 
 
-def after(steps: tuple[str, ...], names: tuple[str, ...]) -> list[set[str]]:
+def after(steps, names):
     """Which of `names` a fresh interpreter holds after each step."""
     ask = f"print('|'.join(n for n in {names!r} if n in sys.modules))"
     lines = printed("\n".join(f"{step}\n{ask}" for step in steps)).splitlines()
     return [set(line.split("|")) - {""} for line in lines]
 
 
-def loaded(code: str, *names: str) -> set[str]:
+def loaded(code, *names):
     """Which of `names` a fresh interpreter holds after running `code`."""
     return after((code,), names)[0]
 

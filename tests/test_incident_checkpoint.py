@@ -9,11 +9,9 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import llamapar as lp
 from llamapar.checkpoint import CheckpointError
@@ -43,16 +41,14 @@ def trained(tmp_path, weights):
     return save(tmp_path / "trained", weights)
 
 
-def save(folder: Path, tensors: dict[str, Tensor]) -> Path:
+def save(folder, tensors):
     folder.mkdir()
     torch.save(tensors, folder / "pytorch_model.bin")
     (folder / "config.json").write_text(json.dumps(config_json(MODEL)))
     return folder
 
 
-def saved(
-    program: object, weights: dict[str, Tensor], tp: int, rule: lp.Padding = DEFAULT, **options: Any
-) -> list[Tensor]:
+def saved(program, weights, tp, rule=DEFAULT, **options):
     """What every rank would write, by rank."""
     run = lp.run(
         program,

@@ -1,7 +1,5 @@
 """Inside a layer, and around a ring: the steps are the program's, by its trace, its tape and lp.traffic."""
 
-from typing import Any
-
 import pytest
 
 import llamapar as lp
@@ -15,7 +13,7 @@ LAYOUTS = {
     "tp alone": lp.Layout(tp=2),
     "cp alone": lp.Layout(cp=4),
 }
-RUN: dict[str, Any] = {"seq_len": 32, "dtype": "bfloat16", "global_batch": 1}
+RUN = {"seq_len": 32, "dtype": "bfloat16", "global_batch": 1}
 
 
 @pytest.mark.parametrize("cp_method", ["all_gather", "ring", "ulysses", "ulysses:2"])

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,13 +40,13 @@ def interruptible():
 class Command:
     """A process of the command, in a process group of its own as a terminal's foreground one."""
 
-    def __init__(self, words: list[str], found_first: Path | None = None):
+    def __init__(self, words, found_first=None):
         places = os.pathsep.join(str(place) for place in (found_first, PROJECT) if place)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         environment = {**os.environ, "PYTHONPATH": places}
         self.process = subprocess.Popen(words, env=environment, **pipes, text=True, process_group=0)
 
-    def interrupted(self, reached: Callable[[], object]) -> tuple[int, str]:
+    def interrupted(self, reached):
         """Exit status and stderr, after an interrupt as soon as `reached` is true; nothing lives on."""
         until(lambda: reached() or self.process.poll() is not None)
         children = []
@@ -66,7 +65,7 @@ class Command:
         return self.process.returncode, err
 
 
-def until(reached: Callable[[], object]) -> None:
+def until(reached):
     end = time.monotonic() + 60
     while not reached():
         assert time.monotonic() < end, "it never came so far"
@@ -154,7 +153,7 @@ def test_ctrl_c_at_every_moment(entry, engine, stuck, deep):
 # -- a run in Python -------------------------------------------------------------------------------
 
 
-def python(code: str) -> tuple[str, str]:
+def python(code):
     """What a process that ends well writes to stdout and stderr."""
     command, environment = [sys.executable, "-c", code], {**os.environ, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
@@ -206,7 +205,7 @@ def test_an_interrupt_of_the_first_run_spoils_no_later_one():
     assert python(textwrap.dedent(IN_PYTHON)) == ("right\n", "")
 
 
-def strike() -> None:
+def strike():
     signal.raise_signal(signal.SIGINT)
 
 

@@ -49,7 +49,7 @@ def cell(ip):
 Cell = Callable[[str], tuple[str, list[Any]]]
 
 
-def text_of(outputs: list[Any]) -> str:
+def text_of(outputs):
     return "\n".join(out.data["text/plain"] for out in outputs)
 
 
@@ -353,7 +353,7 @@ def test_the_clinic_opens_on_the_last_error(cell):
 # -- loading -------------------------------------------------------------------------------------
 
 
-def hooks(ip: InteractiveShell) -> list[Any]:
+def hooks(ip):
     return [f for f in ip.events.callbacks["post_run_cell"] if "LlamaparMagics" in f.__qualname__]
 
 

@@ -3,9 +3,7 @@
 import itertools
 import queue
 import types
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
@@ -38,7 +36,7 @@ TOLERANCE = 1e-12  # of max|Δ| / max|reference|, float64
 # -- the unsharded witness, and the two ways to cut ------------------------------------------------
 
 
-def tensors(seq: int, h: int, h_kv: int, d: int = 4, batch: int = 2, **of: Any) -> list[Tensor]:
+def tensors(seq, h, h_kv, d=4, batch=2, **of):
     """q, k, v and a gradient for out."""
     made = torch.Generator().manual_seed(seq)
     of = {"dtype": torch.float64, "generator": made, **of}
@@ -46,14 +44,14 @@ def tensors(seq: int, h: int, h_kv: int, d: int = 4, batch: int = 2, **of: Any) 
     return [*(x.requires_grad_() for x in (q, k, v)), grad]
 
 
-def mask(seq: int, documents: Sequence[int] | None) -> Tensor:
+def mask(seq, documents):
     """[seq, seq], True where a query sees a key."""
     lengths = torch.tensor(documents if documents is not None else [seq])
     owner = torch.arange(len(lengths)).repeat_interleave(lengths)
     return (owner[:, None] == owner) & torch.ones(seq, seq, dtype=torch.bool).tril()
 
 
-def unsharded(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, documents: Sequence[int] | None) -> list[Tensor]:
+def unsharded(q, k, v, grad, documents):
     """out, dq, dk, dv by torch's own plain attention with a boolean mask."""
     with sdpa_kernel(SDPBackend.MATH):
         seen = mask(q.shape[1], documents)
@@ -62,38 +60,34 @@ def unsharded(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, documents: Sequence
     return [out.detach(), *torch.autograd.grad(out, (q, k, v), grad)]
 
 
-def take(x: Tensor, chunks: Sequence[range]) -> Tensor:
+def take(x, chunks):
     return torch.cat([x[:, chunk.start : chunk.stop] for chunk in chunks], 1)
 
 
-def join(parts: Sequence[Tensor], every: Chunks) -> Tensor:
+def join(parts, every):
     """The ranks' tokens back in the order of the sequence."""
     positions = torch.tensor([p for chunks in every for chunk in chunks for p in chunk], dtype=torch.int64)
     return torch.cat(list(parts), 1)[:, positions.argsort()]
 
 
-def chunks_of(seq: int, cp: int, chunking: str = "head-tail") -> Chunks:
+def chunks_of(seq, cp, chunking="head-tail"):
     return [held.chunks for held in SequenceMap(seq, cp, chunking).ranks]
 
 
-def gathered(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, every: Chunks, documents: Sequence[int] | None
-) -> list[Tensor]:
+def gathered(q, k, v, grad, every, documents):
     """out, dq, dk, dv of `attend`, rank after rank."""
     outs = [attend(take(q, own), k, v, lambda coord, own=own: segments(own, documents)) for own in every]
     out = join(outs, every)
     return [out.detach(), *torch.autograd.grad(out, (q, k, v), grad)]
 
 
-def around(
-    q: Tensor, k: Tensor, v: Tensor, grad: Tensor, every: Chunks, documents: Sequence[int] | None
-) -> list[Tensor]:
+def around(q, k, v, grad, every, documents):
     """out, dq, dk, dv of `ring_attend`, a thread for each rank."""
     cp = len(every)
-    boxes: list[queue.Queue[Tensor]] = [queue.Queue() for _ in range(cp)]
+    boxes = [queue.Queue() for _ in range(cp)]
 
-    def one(r: int) -> list[Tensor]:
-        def exchange(x: Tensor) -> Tensor:
+    def one(r):
+        def exchange(x):
             boxes[(r + 1) % cp].put(x)
             return boxes[r].get(timeout=60)
 
@@ -105,10 +99,10 @@ def around(
         return [join(parts, every) for parts in zip(*pool.map(one, range(cp)), strict=True)]
 
 
-WAYS: dict[str, Callable[..., list[Tensor]]] = {"gathered": gathered, "ring": around}
+WAYS = {"gathered": gathered, "ring": around}
 
 
-def error(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+def error(made, wanted):
     """Largest max|Δ| / max|reference| of out, dq, dk, dv; of max|Δ| where the reference is nothing."""
     assert [x.shape for x in made] == [x.shape for x in wanted]
     errors = [0.0]
@@ -122,11 +116,11 @@ def error(made: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
 class Calls(TorchDispatchMode):
     """Counts the (query, key) pairs of kernel calls; knows the largest tensor that any call made."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.forward = self.backward = self.largest = 0
 
-    def __torch_dispatch__(self, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, kinds, args=(), kwargs=None):
         if func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default:
             self.forward += self.pairs(*args[:2], len(args) > 4 and args[4])  # defaults are left out
         elif func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default:
@@ -136,7 +130,7 @@ class Calls(TorchDispatchMode):
         return made
 
     @staticmethod
-    def pairs(q: Tensor, k: Tensor, causal: bool) -> int:
+    def pairs(q, k, causal):
         n, m = q.shape[2], k.shape[2]
         assert n == m or not causal
         return n * (n + 1) // 2 if causal else n * m
@@ -146,7 +140,7 @@ class Calls(TorchDispatchMode):
 
 
 @st.composite
-def cuts(draw: st.DrawFn, longest: int = 40) -> tuple[int, Chunks, tuple[int, ...] | None]:
+def cuts(draw, longest=40):
     """Sequence length, chunks of each rank, documents or None."""
     seq = draw(st.integers(1, longest))
     every = chunks_of(seq, draw(st.integers(1, 5)), draw(st.sampled_from(CHUNKINGS)))
@@ -198,7 +192,7 @@ def test_blocks_hold_every_seen_pair_once(cut):
 
 
 Q, K, V, _ = tensors(8, 4, 2)
-REFUSED: dict[str, Callable[[], object]] = {
+REFUSED = {
     "documents of 7 tokens in all, and a chunk that ends at 8\n  why  ": lambda: segments(
         [range(4, 8)], [3, 4]
     ),
@@ -354,7 +348,7 @@ def test_405b_sizes_on_the_meta_device():
 # -- the kernels of other devices ------------------------------------------------------------------
 
 
-def one_block(d: int, causal: bool, **of: Any) -> list[Tensor]:
+def one_block(d, causal, **of):
     """out, lse, dq, dk, dv of a block of 4 query heads and 2 KV heads, by whatever kernel is chosen."""
     q, k, v, grad = (x.detach().to(**of).transpose(1, 2) for x in tensors(37, 4, 2, d))
     out, lse = block_forward(q, k, v, causal, 0.4)
@@ -367,21 +361,19 @@ class StandIn:
 
     cpu = torch.ops.aten
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    def forward(self, q, k, v, causal, scale):
         assert q.shape[-1] % 8 == 0
         return self.cpu._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
 
-    def backward(self, *args: Any, scale: float) -> Any:
+    def backward(self, *args, scale):
         return self.cpu._scaled_dot_product_flash_attention_for_cpu_backward(*args, scale=scale)
 
-    def _scaled_dot_product_flash_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, p: float, causal: bool, *, scale: float
-    ) -> Any:
+    def _scaled_dot_product_flash_attention(self, q, k, v, p, causal, *, scale):
         assert p == 0.0
         unset = [None, None, q.shape[2], k.shape[2], None, None, None]
         return (*self.forward(q, k, v, causal, scale), *unset)
 
-    def _scaled_dot_product_flash_attention_backward(self, *args: Any, scale: float) -> Any:
+    def _scaled_dot_product_flash_attention_backward(self, *args, scale):
         grad, q, k, v, out, lse, no_q, no_k, n, m, p, causal, seed, offset = args
         assert (no_q, no_k, n, m, p) == (None, None, q.shape[2], k.shape[2], 0.0)
         assert (seed.dtype, offset.dtype) == (torch.int64, torch.int64)
@@ -389,14 +381,12 @@ class StandIn:
         assert {x.shape[-1] % 8 for x in (grad, q, k, v, out)} == {0}
         return self.backward(grad, q, k, v, out, lse, p, causal, scale=scale)
 
-    def _scaled_dot_product_efficient_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: None, want: bool, p: float, causal: bool, *, scale: float
-    ) -> Any:
+    def _scaled_dot_product_efficient_attention(self, q, k, v, bias, want, p, causal, *, scale):
         assert (bias, want, p, q.shape[1]) == (None, True, 0.0, k.shape[1])
         out, lse = self.forward(q, k, v, causal, scale)
         return out, F.pad(lse, (0, -lse.shape[-1] % 32), value=torch.inf), None, None
 
-    def _scaled_dot_product_efficient_attention_backward(self, *args: Any, scale: float) -> Any:
+    def _scaled_dot_product_efficient_attention_backward(self, *args, scale):
         grad, q, k, v, bias, out, lse, _, _, p, wanted, causal = args
         assert (bias, p, wanted) == (None, 0.0, (True, True, True, False))
         assert lse.is_contiguous()

@@ -2,7 +2,6 @@
 
 import itertools
 import sys
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -117,7 +116,7 @@ def test_every_field_refuses_what_is_no_count(field):
 
 
 @st.composite
-def wild(draw: st.DrawFn) -> dict[str, Any]:
+def wild(draw):
     """Degrees as slips of the keyboard make them, too many and too large ones among them."""
     sizes = st.sampled_from([None, 0, -8, 1, 2, 3, 2.5, 8, 1000, 10**6, 2**20, 2**20 + 1, 10**30])
     return {
@@ -146,7 +145,7 @@ def test_every_choice_passes_the_check_that_offered_it(fields):
         assert refused(changed)[0] != field
 
 
-def refused(fields: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+def refused(fields):
     """The field that a layout is refused for, "" for none, and what is offered."""
     try:
         Layout(**fields)

@@ -9,14 +9,13 @@ import sys
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import llamapar as lp
 from llamapar.cli.serving import shipped_folder
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
-from llamapar.course.lessons import LESSONS, NOTES, Lesson, lesson
+from llamapar.course.lessons import LESSONS, NOTES, lesson
 from llamapar.course.notebook_cells import (
     SECONDS_TO_RUN,
     minutes_to_read,
@@ -31,12 +30,12 @@ NAMES = ["paper-3.3", *(path.stem for path in PATHS)]
 
 
 @cache
-def whole(name: str) -> Lesson:
+def whole(name):
     """A lesson as long as it takes to read, so with every section that asks."""
     return lesson(name)
 
 
-def asked(name: str) -> set[str]:
+def asked(name):
     """The questions of a notebook, by name."""
     return {
         question for cell in read_cells(PROJECT / "notebooks" / f"{name}.ipynb") for _, question in cell.asks
@@ -57,7 +56,7 @@ def test_the_sections_of_a_notebook_are_the_whole_of_it(path):
     )
 
 
-def stored(tmp_path: Path, *cells: dict[str, Any], name: str = "own.ipynb") -> Path:
+def stored(tmp_path, *cells, name="own.ipynb"):
     """A notebook of one's own; a cell needs a source, and outputs if it has some."""
     kinds = [
         {"cell_type": "code" if "code" in cell else "markdown", "metadata": {}, "execution_count": 1} | cell
@@ -279,7 +278,7 @@ VOID = {"meta", "img"}
 class Page(HTMLParser):
     """The tags of a page that is well formed: whatever opens is closed in order."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         super().__init__()
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -288,15 +287,15 @@ class Page(HTMLParser):
         self.close()
         assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open and self.open[-1] not in ("style",):
             self.words.append(data)
 

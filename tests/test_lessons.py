@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 SITE = PROJECT / "site"
 
 
-def module(name: str) -> Any:
+def module(name):
     spec = importlib.util.spec_from_file_location(f"lesson_{name}", SITE / "lessons" / f"{name}.py")
     found = importlib.util.module_from_spec(spec)
     sys.modules[f"lesson_{name}"] = found
@@ -28,13 +27,13 @@ def module(name: str) -> Any:
 cells, kept = module("cells"), module("kept")
 
 
-def code(*lines: str, panel: bool = False) -> dict[str, Any]:
+def code(*lines, panel=False):
     tags = ["nbval-ignore-output"] if panel else []
     outputs = [{"output_type": "execute_result"}] if panel else []
     return {"cell_type": "code", "source": "\n".join(lines), "metadata": {"tags": tags}, "outputs": outputs}
 
 
-def keys_and_code(*notebook: dict[str, Any]) -> list[tuple[str, str]]:
+def keys_and_code(*notebook):
     return [(one.key, one.code) for one in cells.shown_in({"cells": list(notebook)})]
 
 
@@ -147,7 +146,7 @@ def archive(tmp_path_factory):
     return found
 
 
-def driven(archive: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
+def driven(archive, *messages):
     """All that the page hears."""
     scripts = importlib.import_module("scripts")
     own = {"LLAMAPAR_FILMS": archive / "films", "LLAMAPAR_PROGRESS": archive / "progress.json"}
@@ -156,11 +155,10 @@ def driven(archive: Path, *messages: dict[str, Any]) -> list[dict[str, Any]]:
     made = subprocess.run(command, env=env, capture_output=True, text=True)
     assert made.returncode == 0, made.stderr
     (archive / "progress.json").unlink(missing_ok=True)
-    heard: list[dict[str, Any]] = json.loads(made.stdout)
-    return heard
+    return json.loads(made.stdout)
 
 
-def place(question: str) -> str:
+def place(question):
     """The key of a question of notebook 00."""
     source = json.loads((PROJECT / "notebooks" / "00_start_here.ipynb").read_text())
     return next(one.key for one in cells.shown_in(source) if question in one.code)

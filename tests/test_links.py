@@ -6,14 +6,12 @@ Links to the web are looked at for their form alone; nothing here needs a networ
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 PROJECT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -25,7 +23,7 @@ PAGES = [
 
 
 @cache
-def text(path: Path) -> str:
+def text(path):
     """A page, or the text cells of a notebook."""
     stored = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
@@ -34,7 +32,7 @@ def text(path: Path) -> str:
     return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
-def tokens(markdown: str) -> Iterator[Token]:
+def tokens(markdown):
     """Every token, those within lines included; code has none of a link."""
     for token in MarkdownIt("commonmark").enable("table").parse(markdown):
         yield token
@@ -42,7 +40,7 @@ def tokens(markdown: str) -> Iterator[Token]:
 
 
 @cache
-def links(markdown: str) -> list[str]:
+def links(markdown):
     """What links, pictures and HTML of a text point at."""
     found = []
     for token in tokens(markdown):
@@ -54,13 +52,13 @@ def links(markdown: str) -> list[str]:
 
 
 @cache
-def anchors(path: Path) -> frozenset[str]:
+def anchors(path):
     """The anchors of headings: GitHub's for a page, where the second of two equal ones ends in -1.
 
     A notebook's are those of JupyterLab and nbviewer, which keep the words and put a dash for a space.
     """
-    found: set[str] = set()
-    seen: Counter[str] = Counter()
+    found = set()
+    seen = Counter()
     heading = False
     for token in tokens(text(path)):
         if heading and token.type == "inline":
@@ -73,7 +71,7 @@ def anchors(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def wrong(path: Path, link: str) -> str:
+def wrong(path, link):
     """What is wrong with a link of a page; "" where nothing is."""
     parts = urlsplit(link)
     if parts.scheme in ("http", "https"):

@@ -6,7 +6,6 @@ import random
 import re
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from wire import deliver
 WIDE = lp.model("llama3-8b").replace(name="yours", n_kv_heads=4)
 PAPER = {"model": "llama3.1-405b", "tp": 8, "pp": 16, "dp": 128}
 
-OPENED: list[tuple[str, dict[str, Any]]] = [
+OPENED = [
     ("heads", {"model": "llama3.1-405b", "tp": 16}),
     ("heads", {"model": "llama3.2-3b", "tp": 5, "kv_replication": True}),
     ("heads", {"model": "llama3.1-405b", "tp": 32, "kv_replication": True, "interleave": False}),
@@ -104,7 +103,7 @@ def test_a_rung_of_heads_counts_what_torch_cuts(name):
             assert torn == len(rung_record(rung).cut_kv_heads)
 
 
-def rung_record(rung: dict[str, Any]) -> HeadMap:
+def rung_record(rung):
     """The map that a rung's line of code makes."""
     return eval(rung["code"], {"lp": lp})  # type: ignore[no-any-return]
 
@@ -139,13 +138,13 @@ M8 = lp.model("llama3-8b")
 SEQ = 8192
 
 
-def gives(what: str, knob: str, **arguments: Any) -> dict[Any, str]:
+def gives(what, knob, **arguments):
     """What each value that works gives."""
     panel = lp.live(what, **arguments, knob=knob)
     return {rung["value"]: rung["gives"] for rung in panel.ladder if rung["figure"]}
 
 
-def shapes() -> list[tuple[int, int, bool]]:
+def shapes():
     """(rows, columns, whether cut over tp) of every parameter of llama3-8b, written out."""
     kv = M8.n_kv_heads * M8.head_dim
     block = [(4096, 4096), (kv, 4096), (kv, 4096), (4096, 4096), *[(14336, 4096)] * 3]
@@ -403,7 +402,7 @@ def test_steps_on_a_ladder_count_nothing_anew(monkeypatch):
     assert made == []
 
 
-HOSTILE: list[Any] = [
+HOSTILE = [
     *(0, -1, 2.5, "8", "", "<script>alert(1)</script>", None, True, False, [], {}, [[1]], [1, 2]),
     *(10**30, -(10**30), 10**5000, float("nan"), float("inf"), "x" * 10_000, "\ud800", {"tp": 8}),
 ]

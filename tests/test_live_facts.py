@@ -1,9 +1,7 @@
 """What a process holds where an error was raised; nothing of the user's is called."""
 
 import linecache
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,13 +12,13 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 import llamapar as lp
 from llamapar.diagnosis.explanation import Explanation
-from llamapar.diagnosis.live_facts import LiveFacts, live_facts
+from llamapar.diagnosis.live_facts import live_facts
 from llamapar.spmd.compat import fake_world
 
 ALONE = "one process, torch.distributed not initialised"
 
 
-def facts_of(fails: Callable[[], object]) -> LiveFacts:
+def facts_of(fails):
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of every kind
         fails()
     found = live_facts(caught.value)
@@ -28,13 +26,13 @@ def facts_of(fails: Callable[[], object]) -> LiveFacts:
     return found
 
 
-def told(fails: Callable[[], object]) -> list[str]:
+def told(fails):
     """Where it failed, and the operands below the head of their table, as text."""
     found = Explanation("unknown", "x", live=facts_of(fails))
     return [line.removeprefix("where").strip() for line in str(found).splitlines()[1:]]
 
 
-def rows(fails: Callable[[], object]) -> dict[str, str]:
+def rows(fails):
     """Operands of the failing expression: name → shape, dtype, placement and whole shape."""
     operands = facts_of(fails).operands
     cells = {one.name: [f"{list(one.shape)} {one.dtype}", one.placement] for one in operands}
@@ -52,7 +50,7 @@ def mesh():
 
 
 class Block(nn.Module):
-    def __init__(self, n: int = 8) -> None:
+    def __init__(self, n=8):
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(8, n), nn.Linear(8, 8)])
         self.by_name = nn.ModuleDict({"wo": nn.Linear(4, 8, bias=False)})
@@ -85,20 +83,20 @@ PARTS, CACHE, KEYS = Y.chunk(3, 1), torch.zeros(2, 8), torch.zeros(2, 3)
 SHARE, HELD = torch.zeros(4096, 64)[:128], {"x": torch.zeros(2, 3)}
 
 
-def checked() -> None:
+def checked():
     if X.shape[-1] % 8:
         raise ValueError("not whole")
 
 
-def asserted() -> None:
+def asserted():
     assert X.shape == HEADS, "other"
 
 
-def stored() -> None:
+def stored():
     CACHE[:, 7 : 7 + KEYS.shape[1]] = KEYS
 
 
-FAILING: list[tuple[Callable[[], object], dict[str, str], dict[str, object]]] = [
+FAILING = [
     (
         lambda: BLOCK.layers[0](X),
         {"BLOCK.layers[0].weight": "[8, 8]", "BLOCK.layers[0].bias": "[8]", "X": "[2, 7]"},
@@ -157,11 +155,11 @@ def test_an_error_without_frames_has_no_facts():
 class Attention(nn.Module):
     """A projection whose weight is a DTensor, and a count of heads that nobody divided."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.proj = nn.Linear(512, 512, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         heads, size = 32, 16
         return self.proj(x).unflatten(-1, (heads, size))
 
@@ -272,11 +270,11 @@ class Called(BaseException):
     """What a user's code raises here; nothing may swallow it."""
 
 
-def refuses(*args: object, **more: object) -> Any:
+def refuses(*args, **more):
     raise Called
 
 
-def refusing(base: type, names: str, **more: Any) -> Any:
+def refusing(base, names, **more):
     """A class of which none of these may be called or read."""
     own = {f"__{name}__": refuses for name in names.split()} | more
     return type("Hostile", (base,), own)
@@ -294,7 +292,7 @@ HostileList = refusing(list, "iter getitem len")
 
 
 class HostileModule(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.inner = nn.Linear(2, 3)
 
@@ -362,7 +360,7 @@ def test_an_index_of_another_kind_leaves_the_tensor(index):
 # -- the picture -----------------------------------------------------------------------------------
 
 
-def explained(fails: Callable[[], object]) -> lp.Explanation:
+def explained(fails):
     with pytest.raises(RuntimeError, match="unflatten") as caught:
         fails()
     return lp.explain(caught.value)

@@ -2,11 +2,9 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, ModelConfig
-from llamapar.execution.result import Result
 from llamapar.programs import PROGRAMS
 from llamapar.spmd import local_mode
 from stepping import step_through
@@ -15,7 +13,7 @@ MODEL = ModelConfig(
     dim=16, n_layers=2, n_heads=4, n_kv_heads=2, head_dim=4, ffn_dim=24, vocab_size=50, name="small"
 )
 
-CALLS: list[tuple[str, dict[str, object]]] = [
+CALLS = [
     *((name, {}) for name in PROGRAMS),
     ("attention", {"cp_method": "ring"}),
     ("attention", {"documents": (3, 5)}),
@@ -23,12 +21,12 @@ CALLS: list[tuple[str, dict[str, object]]] = [
 ]
 
 
-def run(program: str, options: dict[str, object]) -> Result:
+def run(program, options):
     known = {"layout": Layout(tp=2, cp=2), "seq_len": 8, "dtype": "float64", "device": "cpu"}
     return lp.run(program, MODEL, **(known | options))
 
 
-def tensors(result: Result) -> dict[tuple[int, str, bool], Tensor]:
+def tensors(result):
     sides = (False, result.outputs), (True, result.gradients)
     return {(rank, name, g): t for g, side in sides for rank, own in side.items() for name, t in own.items()}
 
@@ -46,14 +44,14 @@ def test_every_program_makes_the_same_to_the_last_bit(sample, monkeypatch):
             assert torch.equal(t, tensors(theirs)[key]), key
 
 
-def _through_a_view(x: Tensor) -> Tensor:
+def _through_a_view(x):
     y = x * 1.0
     y.view(-1)[:3].mul_(2.0)
     y.mT[0].add_(x.mT[1])
     return y
 
 
-def _through_pieces(x: Tensor) -> Tensor:
+def _through_pieces(x):
     y = x * 1.0
     for column in range(0, y.shape[1], 2):
         y.narrow(1, column, 1).neg_()

@@ -3,7 +3,6 @@
 import itertools
 import re
 from collections import Counter
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -68,7 +67,7 @@ def test_tiled_copies_pass_every_shape_check(model, copies):
 # -- heads traded over CP ----------------------------------------------------------------------------
 
 
-def pairs(held: Any) -> set[tuple[int, int]]:
+def pairs(held):
     """The (position, query head) pairs that a rank holds."""
     return {(at, head) for chunk in held.chunks for at in chunk for head in held.q_heads}
 

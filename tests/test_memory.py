@@ -3,7 +3,6 @@
 import itertools
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,7 @@ import llamapar as lp
 from llamapar.count.exact import ALLOCATOR, CONTEXT
 from llamapar.count.in_flight import in_flight
 from llamapar.count.terms import CONTEXT_TERM, OUTSIDE, SHARES, STATES, Figure, Term
-from llamapar.frameworks import FRAMEWORKS, USUAL, Framework
+from llamapar.frameworks import FRAMEWORKS, USUAL
 from llamapar.place.orders import ORDERS
 from llamapar.place.schedule import row_of, schedule_of
 from llamapar.place.walk import flying_at_peak
@@ -24,20 +23,20 @@ PAPER = lp.Layout(tp=8, pp=16, dp=128)
 ACTIVATIONS = ("activations", "logits and loss")
 
 
-def worst(model: Any, layout: Any, **options: Any) -> lp.count.Breakdown:
+def worst(model, layout, **options):
     return lp.memory(model, layout, **{"seq_len": 8192} | options).worst
 
 
-def trainer(**habits: Any) -> Framework:
+def trainer(**habits):
     """A trainer with the usual habits but for those."""
     return replace(FRAMEWORKS["dtensor"], habits=replace(USUAL, **habits))
 
 
-def kept(model: Any, layout: Any, **options: Any) -> int:
+def kept(model, layout, **options):
     return worst(model, layout, **options).bytes("activations")
 
 
-def every(found: lp.count.Breakdown) -> dict[str, int]:
+def every(found):
     """Bytes of every term, of those apart from the worst moment, too."""
     return {term.name: term.bytes for term in (*found.terms, *found.apart)}
 
@@ -51,7 +50,7 @@ OPTIONS = [
 ]
 
 
-def filled(term: Term) -> str:
+def filled(term):
     """A term's formula with its inputs in place of their names."""
     return re.sub(r"\b[a-zA-Z_]\w*\b", lambda word: str(term.inputs.get(word[0], word[0])), term.formula)
 
@@ -89,7 +88,7 @@ def test_defaults():
 
 # -- the interval ----------------------------------------------------------------------------------
 
-KNOWN: dict[str, Any] = {"framework": "nanotron", "recompute": "none", "seq_len": 8192}
+KNOWN = {"framework": "nanotron", "recompute": "none", "seq_len": 8192}
 
 
 def test_where_nothing_is_open_the_interval_is_the_error_that_was_measured():

@@ -2,11 +2,9 @@
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
@@ -42,16 +40,16 @@ SMALL = lp.model("tiny").replace(
 class Kept:
     """One tensor that a graph keeps: alive as long as the graph needs it."""
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor):
         self.tensor = tensor.detach()  # a node must not be held by its own output
 
 
 @contextmanager
-def saving() -> Iterator[Callable[[], list[Tensor]]]:
+def saving():
     """What autograd, of the calls in here, still holds for its backward when it is asked."""
-    seen: list[weakref.ref[Kept]] = []
+    seen = []
 
-    def pack(tensor: Tensor) -> Kept:
+    def pack(tensor):
         kept = Kept(tensor)
         seen.append(weakref.ref(kept))
         return kept
@@ -60,21 +58,21 @@ def saving() -> Iterator[Callable[[], list[Tensor]]]:
         yield lambda: [kept.tensor for ref in seen if (kept := ref()) is not None]
 
 
-def kept_by(call: Callable[[], Any]) -> tuple[Any, list[Tensor]]:
+def kept_by(call):
     """What the call made, and the tensors that autograd then still holds for its backward."""
     with saving() as held:
         made = call()
     return made, held()
 
 
-def storages(tensors: list[Tensor], without: list[Tensor]) -> int:
+def storages(tensors, without):
     """Bytes of the tensors' storages, each once, those of `without` left out."""
     apart = {t.untyped_storage()._cdata for t in without}
     held = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
     return sum(size for place, size in held.items() if place not in apart)
 
 
-def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: Any) -> list[int]:
+def saved_on_ranks(program, model, layout, **options):
     """Bytes that autograd keeps for the backward of a program, by rank, in the local engine."""
     task, _, _ = execute.prepare(program, model, RunOptions(lp.Layout.of(layout), **options))
     ranks = step_through(program, model, layout, **options)
@@ -95,16 +93,16 @@ def saved_on_ranks(program: str, model: Any, layout: dict[str, Any], **options: 
     return found
 
 
-def is_parameter(name: str) -> bool:
+def is_parameter(name):
     return kind(name) in PARAMETERS
 
 
-def sized(model: Any, layout: Any, *, seq_len: int, global_batch: int = 1, **options: Any) -> Sizes:
+def sized(model, layout, *, seq_len, global_batch=1, **options):
     lay = lp.Layout.of(layout)
     return Sizes(lp.model(model), lay, seq_len=seq_len, micro_batch=global_batch // lay.dp, **options)
 
 
-def block_bytes(sizes: Sizes) -> int:
+def block_bytes(sizes):
     return sum(t.bytes for t in layer_terms(sizes.activations, "eager", "none", "1", None))
 
 
@@ -184,7 +182,7 @@ TRUE_SIZE = [
 
 
 @contextmanager
-def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> Iterator[Any]:
+def fake_block(name, layout, seq_len, dtype):
     """(sizes, tensors, block): rank 0's block on fake CPU tensors over a fake process group.
 
     Real shapes, no memory. block(x) is the program with all else given.
@@ -209,7 +207,7 @@ def fake_block(name: str, layout: dict[str, Any], seq_len: int, dtype: str) -> I
             }
             made["positions"] = torch.arange(sizes.tokens_seq)
 
-            def block(x: Tensor) -> Tensor:
+            def block(x):
                 return call_function(partial(task.program.function, mesh, setting), made | {"x": x})["out"]
 
             yield sizes, made, block
@@ -312,7 +310,7 @@ def test_parameters_gradients_and_adam(sample):
         with_ranks.close()
 
 
-def adam_bytes(weights: dict[str, Tensor], gradients: dict[str, Tensor]) -> int:
+def adam_bytes(weights, gradients):
     """What Adam keeps after a step, its step counters apart."""
     own = {n: w.detach().clone().requires_grad_() for n, w in weights.items()}
     for name, w in own.items():

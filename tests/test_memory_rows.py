@@ -2,7 +2,6 @@
 
 import statistics
 from collections import Counter
-from typing import Any
 
 import pytest
 
@@ -43,7 +42,7 @@ def test_shares_are_the_fitted_halfs():
 
 
 DIMS = {"hidden": 4096, "layers": 32, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256}
-PLAIN: dict[str, Any] = {
+PLAIN = {
     "dims": DIMS,
     "tp": 2,
     "pp": 1,

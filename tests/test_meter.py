@@ -21,7 +21,7 @@ GROWTH, SLACK = 8, 0.15
 times the square; and seconds that a busy machine may add."""
 
 
-def read(texts: dict[str, str]) -> tuple[int, float, str]:
+def read(texts):
     """The steps and the seconds of reading files, and what is said if they are refused."""
     # What is pasted gets a name that says how it is read.
     files = Files({name or reader._name_of(text): text for name, text in texts.items()})
@@ -63,7 +63,7 @@ def test_a_strange_file_is_read_or_refused_in_words(name):
     read(STRANGE[name])
 
 
-def spoilt(text: str, draw: random.Random) -> str:
+def spoilt(text, draw):
     """A text in which something strange stands at a few places, or that is cut or doubled in pieces."""
     for _ in range(draw.randint(1, 5)):
         at, end = sorted(draw.randrange(len(text) + 1) for _ in range(2))

@@ -3,7 +3,6 @@
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ QWEN3, MIXTRAL, GPT_OSS, DEEPSEEK, LLAMA4 = (
 WIDER = {"hidden_size": 6144, "num_hidden_layers": 56, "num_attention_heads": 48}
 EVERY_SECOND = {"num_local_experts": 128, "interleave_moe_layer_step": 2, "moe_layers": [*range(1, 48, 2)]}
 
-PUBLISHED: dict[str, tuple[dict[str, Any], int, str, float, float]] = {
+PUBLISHED = {
     # The config.json on Hugging Face; its weights' number of parameters where the card has one; the total
     # and what one token uses, in billions: from the model cards, for gpt-oss from arXiv:2508.10925 table 1,
     # which leaves the embedding (0.58 billion) out of the second.
@@ -83,7 +82,7 @@ def test_a_mixture_has_the_parameters_that_transformers_builds(row):
 # -- what is judged ------------------------------------------------------------------------------------
 
 
-def dense(config: dict[str, Any]) -> lp.ModelConfig:
+def dense(config):
     """A dense model with a mixture's attention."""
     return lp.model(config).replace(family="llama", qk_norm=False, experts=None)
 

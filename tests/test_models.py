@@ -3,9 +3,7 @@
 import json
 import math
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -70,7 +68,7 @@ def test_every_public_model_has_a_witness(entry):
     assert own in [(c["total"], sorted(shape for _, shape in c["layer"])) for c in witnesses]
 
 
-def same_inventory(model: lp.ModelConfig, case: dict[str, Any]) -> None:
+def same_inventory(model, case):
     """Every name and shape; layer 0's names are those of every layer."""
     ours = [(p.hf_name, list(p.shape), p.layer) for p in model.parameters()]
     assert {(n, tuple(s)) for n, s, layer in ours if layer is None} == {
@@ -120,7 +118,7 @@ def test_ffn_width_truncates_twice():
 GOOD = PARAMETERS["llama3-8b"]["config_json"]
 
 
-def refused(source: Any, read: Callable[[Any], Any] = lp.model) -> lp.ModelError:
+def refused(source, read=lp.model):
     """The ModelError for `source`, raised within a second."""
     with within(1), pytest.raises(lp.ModelError, match=r"\w") as refusal:
         read(source)
@@ -214,7 +212,7 @@ def test_biases_are_those_of_the_class(kind):
     assert bias_keys({**raw, "attention_bias": False}) == ["bq", "bk", "bv"] * (kind == "qwen2")
 
 
-def bias_keys(raw: dict[str, Any]) -> list[str]:
+def bias_keys(raw):
     return [p.key for p in lp.model(raw).parameters() if p.layer == 0 and p.name.endswith(".bias")]
 
 

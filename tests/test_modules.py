@@ -5,50 +5,47 @@ import math
 import re
 from collections import OrderedDict
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from torch.nn.parallel import DistributedDataParallel
 
 import llamapar as lp
 import module_cases as cases
 from llamapar.execution import module_reading as parts
-from llamapar.execution.result import Result, Row
 
 TP2 = lp.Layout(tp=2)
 
 
-def run(make: Any, layout: Any = TP2, plan: Any = cases.cut_by_hand, **options: Any) -> Result:
+def run(make, layout=TP2, plan=cases.cut_by_hand, **options):
     options.setdefault("dtype", "float64")
     return lp.compare(make, plan, layout, **options)
 
 
-def parameters(result: Result) -> list[Row]:
+def parameters(result):
     return [row for row in result.rows if row.kind == "gradient"]
 
 
-def row(result: Result, name: str) -> Row:
+def row(result, name):
     return next(row for row in parameters(result) if row.name == name)
 
 
-def keep(module: nn.Module, mesh: DeviceMesh) -> None:
+def keep(module, mesh):
     """A plan that cuts nothing."""
 
 
 class Two(nn.Module):
     """Two linear layers, and a buffer that the forward changes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 8)
         self.register_buffer("<b>calls", torch.zeros(1))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         self.get_buffer("<b>calls").add_(1)
         return self.b(torch.relu(self.a(x)))
 
@@ -101,7 +98,7 @@ def test_a_block_as_in_torchtitan():
     assert alone.ok, alone
 
 
-def _sequence_cut(module: nn.Module, mesh: DeviceMesh) -> None:
+def _sequence_cut(module, mesh):
     """The block's plan, from a whole input to a whole output."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import PrepareModuleInputOutput, parallelize_module
@@ -129,15 +126,15 @@ def test_a_transformers_llama_under_its_own_plan(tp, dtype, tied):
     assert result.module.tied == ({"lm_head.weight": "model.embed_tokens.weight"} if tied else {})
 
 
-def _llama(tied: bool = False, **sizes: Any) -> nn.Module:
+def _llama(tied=False, **sizes):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    small: Any = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    small = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     small |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 64}
     return LlamaForCausalLM(LlamaConfig(**(small | sizes), tie_word_embeddings=tied))
 
 
-def _zero(module: nn.Module, mesh: DeviceMesh) -> None:
+def _zero(module, mesh):
     from torch.distributed.fsdp import fully_shard
 
     for layer in module.get_submodule("layers").children():
@@ -185,7 +182,7 @@ def test_lower_precision_is_compared_with_what_it_rounds(dtype):
 # -- wrappers --------------------------------------------------------------------------------------
 
 
-def _wrap(module: nn.Module, mesh: DeviceMesh, wrapper: str) -> nn.Module:
+def _wrap(module, mesh, wrapper):
     """The module of which each layer, or under DistributedDataParallel the whole, is inside a wrapper."""
     if wrapper == "DistributedDataParallel":
         return DistributedDataParallel(module, process_group=mesh.get_group("dp"))
@@ -196,7 +193,7 @@ def _wrap(module: nn.Module, mesh: DeviceMesh, wrapper: str) -> nn.Module:
     return torch.compile(module) if wrapper == "torch.compile" else module  # type: ignore[return-value]
 
 
-def _wrapped(module: nn.Module, mesh: DeviceMesh, wrapper: str, slip: str) -> nn.Module:
+def _wrapped(module, mesh, wrapper, slip):
     cases.cut_by_hand(module, mesh, "layers.1.attention", slip)
     return _wrap(module, mesh, wrapper)
 
@@ -261,7 +258,7 @@ def test_tokens_read_both_edge_rows_of_every_rank():
     assert all({0, 31, 32, 63} <= set(sequence.tolist()) for sequence in tokens)
 
 
-def _seeing(seen: list[Tensor], y: Tensor, inputs: dict[str, Tensor]) -> Tensor:
+def _seeing(seen, y, inputs):
     seen.append(inputs["tokens"])
     return y.square().mean()
 

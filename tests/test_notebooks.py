@@ -31,7 +31,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from nbformat import NotebookNode
 
 import llamapar as lp
 import plain_torch
@@ -61,34 +60,34 @@ MACHINE_DEPENDENT = {
 
 
 @cache
-def read(path: Path) -> NotebookNode:
+def read(path):
     return nbformat.read(path, as_version=4)
 
 
-def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+def code_cells(notebook):
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def tags(cell: NotebookNode) -> list[str]:
+def tags(cell):
     return list(cell.metadata.get("tags", []))
 
 
-def is_stub(cell: NotebookNode) -> bool:
+def is_stub(cell):
     return "exercise" in tags(cell)
 
 
-def as_text(value: str | list[str]) -> str:
+def as_text(value):
     return value if isinstance(value, str) else "".join(value)
 
 
-def printed(cell: NotebookNode) -> str:
+def printed(cell):
     """What a cell says in words: its printed text, then the text form of what it shows."""
     words = [as_text(o.text) for o in cell.outputs if o.output_type == "stream"]
     words += [as_text(o.data.get("text/plain", "")) for o in cell.outputs if "data" in o]
     return "\n".join(words)
 
 
-def exercises(notebook: NotebookNode) -> list[tuple[NotebookNode, NotebookNode, str]]:
+def exercises(notebook):
     """Each exercise as (its stub, the cell that checks it, its solution); a broken one fails."""
     stubs = [i for i, cell in enumerate(notebook.cells) if is_stub(cell)]
     found = []
@@ -255,7 +254,7 @@ SPOILERS = tomllib.loads((FOLDER.parent / "tests" / "spoilers.toml").read_text(e
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 
-def in_sight(cell: NotebookNode, own: bool) -> str:
+def in_sight(cell, own):
     """What a reader sees of a cell before a guess. own: whether it is the cell that asks."""
     if cell.cell_type == "markdown":
         return FOLDED.sub("", cell.source)
@@ -298,7 +297,7 @@ def test_exercises_are_open_and_have_one_folded_solution(notebook: NotebookNode)
 # -- the glossary ------------------------------------------------------------------------------------
 
 
-def entries() -> dict[str, str]:
+def entries():
     """Term → what the glossary says of it."""
     _, *parts = re.split(r"^## ", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {term: " ".join(says.split()) for term, _, says in (part.partition("\n") for part in parts)}

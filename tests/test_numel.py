@@ -9,7 +9,7 @@ from llamapar.diagnosis.known import Known
 from llamapar.hangs.numel import readings
 
 
-def read(op: str, *numel: int, model: str | None = "llama3-8b", axes: str = "", **facts: int) -> list[str]:
+def read(op, *numel, model="llama3-8b", axes="", **facts):
     degrees = {axis: facts.pop(axis) for axis in AXES if axis in facts}
     layout = lp.Layout.of({"dp": 2, **degrees}) if degrees else None
     return readings(op, (numel[0], numel[-1]), Known.of(model, layout, None, facts), axes)

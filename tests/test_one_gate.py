@@ -1,18 +1,17 @@
 """One gate: what `check` passes, every other door counts, whatever the trainer."""
 
 import random
-from collections.abc import Callable, Iterator
 
 import pytest
 
 import llamapar as lp
 from llamapar.describe.job import Job
 from llamapar.errors import LlamaparError
-from llamapar.frameworks import FRAMEWORKS, Framework, as_run, framework
+from llamapar.frameworks import FRAMEWORKS, as_run, framework
 from llamapar.panels.answers import NO, answers
 from llamapar.panels.state import State
 from llamapar.rules.memory_rule import memory_of
-from llamapar.rules.report import Report, check_job
+from llamapar.rules.report import check_job
 from llamapar.timing.change import times_longer
 from llamapar.timing.cost import cost_of
 from llamapar.timing.layer import Conditions
@@ -20,7 +19,7 @@ from llamapar.timing.layer import Conditions
 MODELS = ["llama3-8b", "llama3-70b", "llama3.1-405b", "llama3.2-1b", "mistral-7b", "qwen2.5-7b", "llama2-13b"]
 
 
-def drawn(count: int, seed: int) -> Iterator[tuple[Job, Framework | None]]:
+def drawn(count, seed):
     """Jobs at random, some of them impossible, each for a trainer or for none."""
     draw = random.Random(seed)
     for _ in range(count):
@@ -46,7 +45,7 @@ def drawn(count: int, seed: int) -> Iterator[tuple[Job, Framework | None]]:
         yield job, framework(trainer) if trainer else None
 
 
-def doors(job: Job, judge: Framework | None) -> dict[str, Callable[[], object]]:
+def doors(job, judge):
     """What else is asked about a job that `check` passes."""
     said = {"seq_len": job.seq_len, "micro_batch": job.micro_batch, "global_batch": job.global_batch}
     said |= {"kv_replication": job.kv_replication, "layer_split": job.layer_split}
@@ -63,7 +62,7 @@ def doors(job: Job, judge: Framework | None) -> dict[str, Callable[[], object]]:
     }
 
 
-def explorer(job: Job, judge: Framework | None) -> None:
+def explorer(job, judge):
     """Raise what the Explorer does not know of a job that `check` passes."""
     for answer in answers(check_job(job, judge), State.opened({}).values | {"rank": 0}):
         # At each move of a slider no schedule of more than some 16,000 operations is timed.
@@ -71,13 +70,13 @@ def explorer(job: Job, judge: Framework | None) -> None:
             raise LlamaparError(f"{answer.question} {answer.note}")
 
 
-def dry(job: Job) -> None:
+def dry(job):
     """Run rank 0 of a job's attention without numbers. Raises LlamaparError if `lp.run` refuses it."""
     asked = {name: getattr(job, name) for name in ("seq_len", "kv_replication")}
     lp.run("attention", job.model, job.layout, engine="dry", **asked)
 
 
-def refusals(job: Job, judge: Framework | None) -> list[str]:
+def refusals(job, judge):
     """The doors that refuse a job, with their words."""
     found = []
     for name, ask in doors(job, judge).items():
@@ -88,7 +87,7 @@ def refusals(job: Job, judge: Framework | None) -> list[str]:
     return found
 
 
-def passes(report: Report) -> bool:
+def passes(report):
     """Whether `check` passes a job, and nothing in it is what nobody has read in the trainer's code."""
     return report.ok and not any(finding.unproven for finding in report.findings)
 

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -121,7 +120,7 @@ json.dump(answers, sys.stdout)
 """
 
 
-def refusal(room: str) -> str:
+def refusal(room):
     """What whoever needs a missing room is told."""
     return (
         f"llamapar.{room} is missing from this installation\n"
@@ -130,7 +129,7 @@ def refusal(room: str) -> str:
     )
 
 
-def answers_without(room: str, folder: Path) -> dict[str, Any]:
+def answers_without(room, folder):
     """What every door answers from a copy of the package without a room: one process asks them all."""
     shutil.copytree(PACKAGE, folder / "llamapar")
     shutil.rmtree(folder / "llamapar" / room)
@@ -153,8 +152,7 @@ def answers_without(room: str, folder: Path) -> dict[str, Any]:
         env={**os.environ, "XDG_STATE_HOME": str(folder / "state")},
     )
     assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout)
-    return answers
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("room", few(OPTIONAL, 1))

@@ -7,9 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -32,15 +30,15 @@ from llamapar.spmd.setting import DTYPES
 
 PACKAGE = Path(lp.__file__).parent
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))
-} | {name: getattr(lp.checkpoint, name) for name in ("inspect", "shard", "gather", "reshard", "verify")}
+FUNCTIONS = {name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))} | {
+    name: getattr(lp.checkpoint, name) for name in ("inspect", "shard", "gather", "reshard", "verify")
+}
 
 _OF_MODULES = {"loss", "inputs"}
 """Keywords of `lp.compare` that are of a module; the rows are those of `memory` and `run`."""
 
 
-def declared(source: str) -> list[tuple[str, str]]:
+def declared(source):
     """Each typed declaration of an option in a file: its name, and what declares it."""
     found = []
     for node in ast.walk(ast.parse(source)):
@@ -213,7 +211,7 @@ def test_a_value_that_is_no_choice_is_refused_in_the_same_words(name):
 
 # -- flags ---------------------------------------------------------------------------------------
 
-LEAVES: dict[str, Command] = {
+LEAVES = {
     f"{command} {action}".strip(): leaf
     for command, made in Commands().items()
     for action, leaf in (made.commands.items() if isinstance(made, CommandGroup) else [("", made)])
@@ -232,7 +230,7 @@ def test_a_flag_says_the_default_of_its_function(run):
 # -- controls ------------------------------------------------------------------------------------
 
 
-def controls(panel: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def controls(panel):
     return {control["name"]: control for group in panel for control in group["controls"]}
 
 
@@ -341,7 +339,7 @@ def test_a_new_option_is_a_row_and_its_use(tmp_path):
 # -- choices as records --------------------------------------------------------------------------
 
 
-def texts_as_choices(source: str) -> list[str]:
+def texts_as_choices(source):
     """Texts such as "tp=8" that are handed to an error, where a record belongs."""
     found = []
     for node in ast.walk(ast.parse(source)):

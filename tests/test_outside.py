@@ -2,8 +2,6 @@
 
 import re
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,9 +18,9 @@ VERSION = llamapar.__version__
 PYTHON = PYPROJECT["project"]["requires-python"]
 
 
-def loaded(path: Path) -> dict[str, Any]:
+def loaded(path):
     """A YAML file, in which YAML's own reading of the key `on` as True is undone."""
-    found: dict[Any, Any] = yaml.safe_load(path.read_text("utf-8"))
+    found = yaml.safe_load(path.read_text("utf-8"))
     return {"on" if key is True else key: value for key, value in found.items()}
 
 

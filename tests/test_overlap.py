@@ -6,10 +6,10 @@ import pytest
 
 import llamapar as lp
 from llamapar.course import overlap, roofline
-from llamapar.course.overlap_pictures import LAYERS, Overlap
+from llamapar.course.overlap_pictures import LAYERS
 
 
-def ends(record: Overlap) -> dict[int, float]:
+def ends(record):
     """Row → when its last bar ends; no two bars of a row are there at once."""
     found = {}
     for row in (0, 1):
@@ -22,7 +22,7 @@ def ends(record: Overlap) -> dict[int, float]:
     return found
 
 
-def count(record: Overlap, name: str) -> int:
+def count(record, name):
     return len(record.spans.get(name, ()))
 
 

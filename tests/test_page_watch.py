@@ -45,17 +45,17 @@ LAYOUTS = (
 )
 
 
-def text(name: str) -> str:
+def text(name):
     return source_of(followed(program(name)))
 
 
-def edit(name: str, old: str, new: str) -> str:
+def edit(name, old, new):
     own = text(name)
     assert old in own
     return own.replace(old, new)
 
 
-CASES: dict[str, dict[str, Any]] = {}
+CASES = {}
 LONGER = set[str]()
 """Cases that are left to `make deep`: each program has two or three of the layouts in `make test`."""
 for at, (name, layout) in enumerate(product(PROGRAMS, LAYOUTS)):
@@ -82,7 +82,7 @@ for fault, (name, layout, options) in FAULTS.items():
     CASES[fault] = {"program": name, "layout": layout, "options": options, "fault": fault}
 _TP = {"tp": 2, "sequence_parallel": False}
 _CP = {"tp": 2, "cp": 2}
-EDITS: dict[str, tuple[str, Any, str, str]] = {
+EDITS = {
     "without the sum": ("attention", _TP, "return row_output(partial, mesh, setting)", "return partial"),
     "without the gather": ("attention", _CP, "x = column_input(x, mesh, setting)", "x = x"),
     "heads torn": ("attention", _CP, "split_heads(x @ wk.mT, ", "split_heads(x @ wk[:6].mT, "),
@@ -146,7 +146,7 @@ def test_an_edit_that_cannot_be_computed_and_a_fault_are_shown_where_they_begin(
         assert [step["fault"][0] for step in on_standins[name]].count("begins") == 1
 
 
-def alike(own: float, other: float) -> bool:
+def alike(own, other):
     both_nan = math.isnan(own) and math.isnan(other)
     return both_nan or own == other or abs(own - other) <= CLOSE * max(1, abs(other))
 
@@ -203,11 +203,11 @@ def driven(folder):
         yield drive
 
 
-def begins(film: dict[str, Any]) -> list[str]:
+def begins(film):
     return [step["code"] for step in film["steps"] if step["fault"] == "begins"]
 
 
-def phases(film: dict[str, Any]) -> set[str]:
+def phases(film):
     return {step["phase"] for step in film["steps"]}
 
 

@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,7 +32,7 @@ WITH_PYTHON = ["README", "course", "library", "running", "your-code", "explain",
 """Pages with examples in Python."""
 
 
-def blocks(page: Path, kind: str) -> list[str]:
+def blocks(page, kind):
     text = page.read_text(encoding="utf-8")
     return re.findall(rf"^```{kind}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
@@ -84,7 +83,7 @@ EQUAL = re.compile(r"result, (?:to the bit|within [1-9]e-0[78])$", re.MULTILINE)
 
 
 class Rounded(doctest.OutputChecker):
-    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+    def check_output(self, want, got, optionflags):
         want, got = (ROUNDING.sub("", EQUAL.sub("", text)) for text in (want, got))
         return super().check_output(want, got, optionflags)
 
@@ -162,7 +161,7 @@ def test_names_are_there(page):
 VERDICTS_PAGE = PROJECT / "docs" / "verdicts.md"
 
 
-def framework_rows() -> list[str]:
+def framework_rows():
     return [f"| `{f.name}` | {f.title} | `{f.repo}` | `{f.commit[:10]}` |" for f in JUDGES.values()]
 
 
@@ -180,18 +179,18 @@ def test_tables_of_verdicts_and_frameworks():
 class Kept(doctest.DocTestRunner):
     """Keeps what an example prints now where that is something else."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(Rounded(), verbose=False)
         self.now: dict[str, str] = {}
 
-    def report_failure(self, out: Any, test: Any, example: doctest.Example, got: str) -> None:
+    def report_failure(self, out, test, example, got):
         self.now[example.want] = got
 
 
-def as_printed(page: Path) -> str:
+def as_printed(page):
     """A page with what its examples print now, as long as they were shown."""
     text = page.read_text(encoding="utf-8")
-    now: dict[str, str] = {}
+    now = {}
     for command, shown in (param.values for param in COMMANDS if f"$ {param.values[0]}\n" in text):
         words = shlex.split(str(command))[1:]
         # The environment is given, because readline, which pdb imports, sets COLUMNS for whoever inherits it.

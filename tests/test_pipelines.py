@@ -1,7 +1,5 @@
 """Pipelines: what may be asked for, torch's own beside them, and ranks that wait for one another."""
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -10,7 +8,6 @@ import torch_pipeline
 from by_torch import check_gradients
 from llamapar import Layout, LayoutError, LlamaparError, ModelConfig, RankFailure
 from llamapar.execution.execute import prepare
-from llamapar.execution.result import Result
 from llamapar.execution.run_options import RunOptions
 from llamapar.programs import PROGRAMS
 from stepping import step_through
@@ -23,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_ranks_left")
 # -- what is asked for -----------------------------------------------------------------------------
 
 
-def asked(program: Any = "llama", layout: Any = None, **options: Any) -> Any:
+def asked(program="llama", layout=None, **options):
     """The setting of a run, and what is said of it."""
     task, notes, _ = prepare(program, MODEL, RunOptions(layout or Layout(pp=2), **options))
     return task.setting, notes
@@ -45,7 +42,7 @@ def test_torchs_own_pipelining_makes_the_same_gradients(counts):
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
-def of_two(**options: Any) -> Result:
+def of_two(**options):
     known = {"micro_batches": 4, "seq_len": 8, "device": "cpu"}
     return lp.run("llama", MODEL, Layout(pp=2), **{**known, **options})
 

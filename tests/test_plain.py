@@ -3,11 +3,10 @@
 import ast
 import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-TOOL: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "plain.py"))
+TOOL = runpy.run_path(str(Path(__file__).parents[1] / "tools" / "plain.py"))
 RULES = TOOL["RULES"]
 
 DENSE = dict(

@@ -12,9 +12,7 @@ import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import psutil
@@ -50,11 +48,11 @@ def times(counts):
 # -- what ranks are asked to do --------------------------------------------------------------------
 
 
-def where(context: Any) -> tuple[int, int, str]:
+def where(context):
     return context.rank, context.world, str(context.device)
 
 
-def meet(context: Any) -> float:
+def meet(context):
     """One all-reduce of all ranks, announced as a recorder does."""
     x = torch.full((2, 8), float(context.rank))
     context.note(HERE)
@@ -63,11 +61,11 @@ def meet(context: Any) -> float:
     return float(x[0, 0])
 
 
-def pids(ranks: Pool) -> list[int]:
+def pids(ranks):
     return [answer.value for answer in ranks.run(lambda context: os.getpid())]
 
 
-def on(code: str, name: str) -> str:
+def on(code, name):
     """The words for a line of this file, in the function of that name."""
     lines = Path(__file__).read_text().splitlines()
     start = next(i for i, line in enumerate(lines) if f"def {name}(" in line)
@@ -75,17 +73,17 @@ def on(code: str, name: str) -> str:
     return f"line {line + 1} of test_pool.py, in {name}: {code}"
 
 
-def in_order(ranks: Pool) -> None:
+def in_order(ranks):
     """The pool answers, and its ranks can talk to each other."""
     world = ranks.spec.world
     assert [answer.value for answer in ranks.run(meet)] == [sum(range(world))] * world
 
 
-def text_of(error: BaseException | None) -> str:
+def text_of(error):
     return f"{type(error).__name__}: {error}"
 
 
-def gone(processes: list[int], within: float = 5.0) -> bool:
+def gone(processes, within=5.0):
     end = time.monotonic() + within
     while any(map(_runs, processes)):
         if time.monotonic() > end:
@@ -94,13 +92,13 @@ def gone(processes: list[int], within: float = 5.0) -> bool:
     return True
 
 
-def _runs(pid: int) -> bool:
+def _runs(pid):
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def failure(ranks: Pool, function: Callable[..., Any], **settings: Any) -> RankFailure:
+def failure(ranks, function, **settings):
     with pytest.raises(RankFailure, match=r".") as caught:
         ranks.run(function, **settings)
     return caught.value
@@ -342,7 +340,7 @@ def test_a_rank_that_died_between_runs_is_replaced(times):
         assert victim not in pids(ranks)
 
 
-def start_child(context: Any) -> int:
+def start_child(context):
     """A process of the rank's group."""
     return subprocess.Popen(["sleep", "60"]).pid
 
@@ -500,7 +498,7 @@ def test_a_kernel_that_was_stopped_has_not_waited(monkeypatch):
 # -- giving up -------------------------------------------------------------------------------------
 
 
-def stuck(context: Any) -> None:
+def stuck(context):
     """Half of the ranks wait for the others, which compute without end."""
     if context.rank % 2:
         meet(context)
@@ -569,7 +567,7 @@ def test_one_run_at_a_time():
 # -- other processes -------------------------------------------------------------------------------
 
 
-def script(tmp_path: Path, body: str) -> list[str]:
+def script(tmp_path, body):
     path = tmp_path / f"script{len(list(tmp_path.iterdir()))}.py"
     path.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{textwrap.dedent(body)}")
     return [sys.executable, str(path)]

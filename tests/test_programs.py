@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import llamapar as lp
 from inputs import drawn
 from llamapar import Layout, ModelConfig, Padding
 from llamapar.describe.rope import RopeScaling
-from llamapar.execution.result import Result
 from llamapar.spmd import collectives, gradients
 from llamapar.spmd.setting import kind
 from sent import check_sent
@@ -29,7 +27,7 @@ HEADS = 16
 pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
 
-def small(n_kv_heads: int = 4, **changes: Any) -> ModelConfig:
+def small(n_kv_heads=4, **changes):
     """16 query heads of width 4, one layer, 112 tokens in the vocabulary: no two dims have one size."""
     sizes = dict(dim=48, n_layers=1, n_heads=HEADS, n_kv_heads=n_kv_heads, head_dim=4, ffn_dim=96)
     return ModelConfig(**{**sizes, "vocab_size": 112, "name": f"{HEADS}/{n_kv_heads} heads", **changes})
@@ -46,17 +44,17 @@ class Case:
     layout: Layout
     options: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, program: Any, **options: Any) -> Result:
+    def run(self, program, **options):
         return lp.run(program, self.model, self.layout, **{"dtype": "float64", **self.options, **options})
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.model.name}, {self.layout}, {self.layout.order}, sp={self.layout.sp}, {self.options}"
 
 
 DEGREES = [(t, c) for t, c in itertools.product((1, 2, 4, 8, 16), repeat=2) if t * c <= 16]
 GROUPS = (1, 2, 4, 8, 16)  # query heads to a KV head
 
-VARIATIONS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
+VARIATIONS = (
     ({}, {}),
     ({"sequence_parallel": False}, {"cp_method": "ring"}),
     ({"dp": 2}, {"global_batch": 4}),
@@ -68,7 +66,7 @@ VARIATIONS: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
 """Changes of the layout and options that the grid takes in turn; there are 7, so that each meets them all."""
 
 
-def grid() -> list[Case]:
+def grid():
     """Every tp × cp up to 16 ranks with every GQA ratio, 75 layouts, the variations in turn."""
     made = []
     turn = itertools.cycle(VARIATIONS)
@@ -85,7 +83,7 @@ def grid() -> list[Case]:
 GRID = grid()
 
 
-def of_program(program: str) -> list[Case]:
+def of_program(program):
     """The grid from another start for each program, without what the program refuses."""
     start = 11 * PROGRAMS.index(program)
     turned = GRID[start:] + GRID[:start]
@@ -207,13 +205,13 @@ def test_a_tied_embedding_gets_both_gradients():
 # -- runs compared with one another ----------------------------------------------------------------
 
 
-def randoms(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+def randoms(shapes):
     """Tensors for `inputs=`."""
     generator = torch.Generator().manual_seed(0)
     return {n: torch.randn(shape, generator=generator, dtype=torch.float64) for n, shape in shapes.items()}
 
 
-def same(a: Tensor, b: Tensor) -> bool:
+def same(a, b):
     return a.shape == b.shape and bool((a - b).abs().max() <= 1e-12 * b.abs().max())
 
 
@@ -388,18 +386,18 @@ def test_rope_of_llama_3_1_turns_by_true_positions_past_the_first_context(chunki
 # -- memory of the two ends of the model -----------------------------------------------------------
 
 
-def widest(result: Result) -> int:
+def widest(result):
     """The largest dim of any tensor that any rank made, forward or backward."""
     return max(n for trace in result.traces.values() for shape in trace.shapes for n in shape)
 
 
-def gathered_logits(mesh: Any, setting: Any, x: Tensor, output: Tensor) -> Tensor:
+def gathered_logits(mesh, setting, x, output):
     """What must not be done: every rank with all columns of the logits."""
     x = collectives.all_gather(x, mesh, "tp", 1)
     return collectives.all_gather(x @ output.mT, mesh, "tp", 2)
 
 
-def all_rows(mesh: Any, setting: Any, x: Tensor, output: Tensor) -> Tensor:
+def all_rows(mesh, setting, x, output):
     """What must not be done: a tensor of all rows that no other tensor is the source of."""
     return (x @ output.mT) + torch.zeros(1, 1, setting.model.vocab_size, dtype=x.dtype).sum()
 

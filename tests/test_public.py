@@ -5,10 +5,9 @@ import inspect
 import json
 import pkgutil
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import get_args, get_origin
 
 import pytest
 
@@ -19,15 +18,13 @@ from llamapar.late import RESULTS, imported
 from llamapar.panels.clinic_panel import Clinic
 from llamapar.panels.explorer_panel import Explorer
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))
-} | {
+FUNCTIONS = {name: value for name in lp.__all__ if inspect.isfunction(value := getattr(lp, name))} | {
     f"checkpoint.{name}": getattr(lp.checkpoint, name)
     for name in ("inspect", "shard", "gather", "reshard", "verify")
 }
 
 
-def modules() -> list[str]:
+def modules():
     found = pkgutil.walk_packages(lp.__path__, "llamapar.")
     return [module.name for module in found if not module.name.endswith("__main__")]
 
@@ -103,7 +100,7 @@ def test_options_complete_a_signature(monkeypatch):
             outer(1, **wrong)
 
 
-def returned(function: Callable[..., Any]) -> list[type]:
+def returned(function):
     """The types of llamapar that a function says it returns."""
     inner = inspect.unwrap(function)
     text = str(inner.__annotations__["return"])

@@ -1,7 +1,6 @@
 """The recipe court: its fixture, and what it says where a command refuses."""
 
 from math import prod
-from typing import Any
 
 import pytest
 
@@ -25,7 +24,7 @@ def test_recipes_are_many_and_each_says_where_it_stands():
         assert prod(row.get(axis, 1) for axis in ("tp", "cp", "pp", "dp")) == row["gpus"], row["name"]
 
 
-def named(name: str) -> dict[str, Any]:
+def named(name):
     return next(row for row in ROWS if row["name"] == name)
 
 

@@ -1,10 +1,7 @@
 """The references beside the programs: made of other pieces, so a broken piece is seen."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor
 
 import llamapar as lp
 from llamapar.programs import attention, llama, parts, plain
@@ -16,27 +13,27 @@ BIASED = SMALL.replace(qkv_bias=True, o_bias=True)
 NORMED = SMALL.replace(qk_norm=True)
 
 
-def untouched(x: Tensor, *_: object) -> Tensor:
+def untouched(x, *_):
     return x
 
 
-def without_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def without_norm(x, weight, eps):
     return x * weight
 
 
-def by_columns(x: Tensor, head_dim: int) -> Tensor:
+def by_columns(x, head_dim):
     """Heads of every so-manieth column, in place of neighbouring ones: the same shape."""
     return x.view(x.shape[0], x.shape[1], head_dim, -1).transpose(2, 3)
 
 
-def other_turn(x: Tensor, positions: Tensor, model: lp.ModelConfig) -> Tensor:
+def other_turn(x, positions, model):
     return right_rope(x, -positions, model)
 
 
 right_rope = parts.rope
 
 
-BROKEN: dict[str, tuple[str, Callable[..., Tensor]]] = {
+BROKEN = {
     "rope as identity": ("rope", untouched),
     "rope the other way, on queries and keys alike": ("rope", other_turn),
     "RMSNorm without the norm": ("rms_norm", without_norm),
@@ -78,7 +75,7 @@ def test_whole_pieces_are_equal(program, model):
 # -- transformers' functions, a third witness --------------------------------------------------------
 
 
-def halves(x: Tensor) -> Tensor:
+def halves(x):
     """Neighbouring pairs of dims as transformers has them: the first of each, then the second."""
     return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
 

@@ -6,7 +6,7 @@ import io
 import pytest
 import torch
 from IPython.core.interactiveshell import InteractiveShell
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from traitlets.config import Config
 
@@ -22,21 +22,21 @@ class Heads(nn.Module):
 
     n_heads, hd = 4, 6
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.wq, self.wo = nn.Linear(20, 24, bias=False), nn.Linear(24, 20, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         q = self.wq(x).view(*x.shape[:2], self.n_heads, self.hd)
         return self.wo(q.softmax(-1).flatten(2))
 
 
 class Mlp(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.up, self.down = nn.Linear(12, 32), nn.Linear(32, 12)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.down(self.up(x).relu())
 
 
@@ -51,7 +51,7 @@ def shell():
     close_pool()
 
 
-def shown(shell: InteractiveShell, cell: str) -> str:
+def shown(shell, cell):
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         shell.run_cell(cell, store_history=True)

@@ -3,7 +3,6 @@
 import json
 import re
 from html import unescape
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -53,7 +52,7 @@ def test_require_raises_exactly_where_check_is_not_ok(model, layout):
 # -- plain values ----------------------------------------------------------------------------------
 
 
-def is_json(report: lp.Report, plain: dict[str, Any]) -> None:
+def is_json(report, plain):
     made = json.loads(json.dumps(plain, allow_nan=False))
     assert set(made) == {"ok", "findings"}
     assert made["ok"] is report.ok
@@ -93,7 +92,7 @@ def test_a_hostile_name_is_only_a_name():
         assert NAME in json.loads(json.dumps(report.as_dict()))["findings"][0]["message"] + report.summary
 
 
-def says_what_the_text_says(report: lp.Report, html: str) -> None:
+def says_what_the_text_says(report, html):
     page = Page()
     page.feed(html)
     page.close()

@@ -5,12 +5,10 @@ import os
 import warnings
 from collections import Counter
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import PrepareModuleInput, RowwiseParallel, parallelize_module
@@ -36,7 +34,7 @@ SMALL = lp.ModelConfig(
 )
 
 
-def filled(model: lp.ModelConfig, seed: int) -> dict[str, Tensor]:
+def filled(model, seed):
     """Random weights by Meta's names, norms around one."""
     generator = torch.Generator().manual_seed(seed)
     made = {}
@@ -46,7 +44,7 @@ def filled(model: lp.ModelConfig, seed: int) -> dict[str, Tensor]:
     return made
 
 
-def largest(a: Tensor, b: Tensor) -> float:
+def largest(a, b):
     """max|a - b| / max|b|; NaN is never small."""
     assert a.shape == b.shape
     return ((a - b).abs().max() / b.abs().max()).item()
@@ -69,9 +67,9 @@ def transformers():
         yield transformers
 
 
-def config(transformers: Any, model: lp.ModelConfig) -> Any:
+def config(transformers, model):
     """The model as a LlamaConfig, or as a Qwen2Config or Qwen3Config where it has biases or QK norms."""
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": model.rope_theta}
+    rope = {"rope_type": "default", "rope_theta": model.rope_theta}
     if (scaling := model.rope_scaling) is not None:
         rope |= {
             "rope_type": "llama3",
@@ -100,7 +98,7 @@ def config(transformers: Any, model: lp.ModelConfig) -> Any:
     )
 
 
-def family(model: lp.ModelConfig) -> str:
+def family(model):
     """The name of the model's classes in transformers."""
     if model.family == "seed_oss":
         return "SeedOss"
@@ -109,13 +107,13 @@ def family(model: lp.ModelConfig) -> str:
     return "Qwen2" if model.qkv_bias else "Llama"
 
 
-def half_split(w: Tensor, n_heads: int) -> Tensor:
+def half_split(w, n_heads):
     """Rows of wq or wk, or of their biases, from Meta's neighbouring pairs to two halves of a head:
     `permute` of transformers' convert_llama_weights_to_hf.py."""
     return w.view(n_heads, len(w) // n_heads // 2, 2, -1).transpose(1, 2).reshape(w.shape)
 
 
-def to_hf(model: lp.ModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def to_hf(model, weights):
     """The weights by transformers' names."""
     heads = dict.fromkeys(("wq", "bq"), model.n_heads) | dict.fromkeys(("wk", "bk"), model.n_kv_heads)
     heads |= {"q_norm": 1, "k_norm": 1}
@@ -125,7 +123,7 @@ def to_hf(model: lp.ModelConfig, weights: dict[str, Tensor]) -> dict[str, Tensor
     }
 
 
-def whole_logits(result: Any) -> Tensor:
+def whole_logits(result):
     """[batch, seq, vocab]: the ranks' logits put where the maps say, pad columns dropped."""
     setting, lay = result.task.setting, result.layout
     full = torch.full((setting.global_batch, setting.seq_len, setting.vocab.padded), torch.nan)
@@ -139,10 +137,10 @@ def whole_logits(result: Any) -> Tensor:
     return full[..., : setting.model.vocab_size]
 
 
-COPIES: tuple[dict[str, Any], ...] = ({"tp": 4, "cp": 2}, {"kv_replication": True, "padding": "4*tp"})
-NO_SP: tuple[dict[str, Any], ...] = ({"tp": 2, "dp": 2, "sequence_parallel": False}, {})
+COPIES = ({"tp": 4, "cp": 2}, {"kv_replication": True, "padding": "4*tp"})
+NO_SP = ({"tp": 2, "dp": 2, "sequence_parallel": False}, {})
 FARTHER = RopeScaling(factor=32.0, original_max_seq_len=128)
-HF_CASES: dict[str, tuple[Any, ...]] = {
+HF_CASES = {
     "tp2-cp2, ring": ({"tp": 2, "cp": 2}, {"cp_method": "ring", "padding": "64"}, {}),
     "tp4-cp2, KV copies, tied": (*COPIES, {"tied": True, "rope_scaling": FARTHER}),
     "tp2-dp2, no SP, no scaling": (*NO_SP, {"rope_scaling": None, "vocab_size": 96}),
@@ -242,7 +240,7 @@ def test_frequencies_are_metas_formula(name):
 # -- torch's DTensor -------------------------------------------------------------------------------
 
 
-def titan_block() -> nn.Module:
+def titan_block():
     """torchtitan's block with SMALL's epsilon and angles, in float64."""
     block = TitanBlock().double()
     for norm in (block.attention_norm, block.ffn_norm):
@@ -252,7 +250,7 @@ def titan_block() -> nn.Module:
     return block
 
 
-def plan(sp: bool) -> dict[str, Any]:
+def plan(sp):
     """torch's tensor parallelism of a Llama block, with and without sequence parallelism."""
     whole = (Replicate(),)
     without = dict.fromkeys(("attention.wo", "feed_forward.w2"), RowwiseParallel(output_layouts=Replicate()))
@@ -264,7 +262,7 @@ def plan(sp: bool) -> dict[str, Any]:
     return TITAN_PLAN if sp else {n: s for n, s in (TITAN_PLAN | without).items() if n not in norms}
 
 
-def kinds(comm: CommDebugMode) -> Counter[str]:
+def kinds(comm):
     """What CommDebugMode counted, by our names."""
     ours = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}
     ours |= {"all_reduce": "all_reduce", "all_to_all_single": "all_to_all"}

@@ -27,12 +27,12 @@ OTHER_FIGURE = {"data": [], "layout": {}}
 Json = dict[str, Any]
 
 
-def plain(value: Any) -> Any:
+def plain(value):
     """As it travels: JSON, in which JavaScript writes 1.0 as 1."""
     return json.loads(json.dumps(value).replace("1.0", "1"))
 
 
-def displayed(metadata: Json | None = None, **data: Any) -> Json:
+def displayed(metadata=None, **data):
     names = {
         "text": "text/plain",
         "png": "image/png",
@@ -44,25 +44,23 @@ def displayed(metadata: Json | None = None, **data: Any) -> Json:
     return new_output("display_data", {names[k]: v for k, v in data.items()}, metadata=metadata or {})
 
 
-def panel(text: str, plotly: Json | None = FIGURE) -> Json:
+def panel(text, plotly=FIGURE):
     figure = {} if plotly is None else {"plotly": plotly}
     return displayed({"llamapar": "panel"}, text=text, widget=WIDGET_VIEW, **figure)
 
 
-def cell(
-    *outputs: Json, source: str = "show()", count: int | None = 3, tags: list[str] | None = None
-) -> Json:
+def cell(*outputs, source="show()", count=3, tags=None):
     metadata = {"tags": tags} if tags else {}
     made = new_code_cell(source, id="one", execution_count=count, outputs=list(outputs), metadata=metadata)
     return plain(made)
 
 
-def notebook(*cells: Json, **metadata: Any) -> Json:
+def notebook(*cells, **metadata):
     described = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
     return plain(new_notebook(cells=list(cells), metadata=described | metadata))
 
 
-def saved(new: Json, stored: Json, unfinished: Json | None = None) -> Json:
+def saved(new, stored, unfinished=None):
     """What is saved of a notebook with the one cell `new` over one with the cell `stored`."""
     given = copy.deepcopy((new, stored))
     memory = {} if unfinished is None else unfinished
@@ -241,11 +239,11 @@ def test_the_state_of_panels_is_not_saved_and_that_of_other_widgets_is():
 # -- through the server's own contents manager ---------------------------------------------------
 
 
-def manager(folder: Path) -> Any:
+def manager(folder):
     return saving["Notebooks"](root_dir=str(folder))
 
 
-def save(folder: Path, content: Any, name: str = "a.ipynb") -> str:
+def save(folder, content, name="a.ipynb"):
     model = {"type": "notebook", "format": "json", "content": content}
     asyncio.run(manager(folder).save(model, name))
     return (folder / name).read_text(encoding="utf-8")

@@ -14,11 +14,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -38,7 +36,7 @@ FOLDER = PROJECT / "docs" / "schemas"
 PAGE = (PROJECT / "docs" / "programs.md").read_text(encoding="utf-8")
 TOOL = runpy.run_path(str(PROJECT / "tools" / "schemas.py"), run_name="schemas")
 GOLDEN = runpy.run_path(str(PROJECT / "tools" / "golden.py"), run_name="golden")
-ANSWERS: dict[str, list[str]] = TOOL["ANSWERS"]
+ANSWERS = TOOL["ANSWERS"]
 FEW = {"explain": 8, "run": 3, "plan": 1, "lesson": 0}
 """Questions of a command that `make test` asks; 12 of any other."""
 
@@ -86,7 +84,7 @@ EXAMPLES = {
 
 
 @cache
-def kinds(command: str) -> dict[str, Draft202012Validator]:
+def kinds(command):
     """Kind of answer → its schema."""
     schema = json.loads((FOLDER / f"{command}.json").read_text(encoding="utf-8"))
     return {
@@ -94,7 +92,7 @@ def kinds(command: str) -> dict[str, Draft202012Validator]:
     }
 
 
-def kinds_of(command: str, answer: object) -> list[str]:
+def kinds_of(command, answer):
     """The kinds of which an answer is one; if it is none, what is wrong with each."""
     found = [kind for kind, schema in kinds(command).items() if schema.is_valid(answer)]
     return found or [
@@ -104,13 +102,13 @@ def kinds_of(command: str, answer: object) -> list[str]:
     ]
 
 
-def command_of(words: list[str]) -> str:
+def command_of(words):
     """The file of a command line's schema; that of any where the words name no command."""
     name = f"{words[0]}-{words[1]}" if words[:1] == ["checkpoint"] else "".join(words[:1])
     return name if name in ANSWERS else "check"
 
 
-def answered(line: str | list[str]) -> tuple[int, Any]:
+def answered(line):
     """Exit status and answer of a command line."""
     words = shlex.split(line) if isinstance(line, str) else line
     end = words.index("--") if "--" in words else len(words)
@@ -205,7 +203,7 @@ FREE = (("model",), ("layout",), ("job",), ("numbers",))
 """Maps of facts, whose values may be anything."""
 
 
-def broken(answer: Any) -> Iterator[tuple[str, Any]]:
+def broken(answer):
     """An answer without a property, with a wrong one, and with one more, within it too."""
     for name in answer:
         less, wrong = copy.deepcopy(answer), copy.deepcopy(answer)
@@ -221,7 +219,7 @@ def broken(answer: Any) -> Iterator[tuple[str, Any]]:
         yield f"more in {place}", more
 
 
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(value, at=()):
     """The ways to objects within a value; of a list only to the first ones."""
     if isinstance(value, dict) and at[-1:] not in FREE:
         yield at
@@ -256,7 +254,7 @@ def test_live_facts_are_as_the_schema_says():
     assert kinds_of("explain", json.loads(json.dumps(told))) == ["Explanation"]
 
 
-def more_lines() -> Iterator[list[str]]:
+def more_lines():
     """Questions that golden.py does not ask: costs, dry runs, faults, errors of ranks, lessons, a folder."""
     sizes = ("--tp 8", "--tp 4 --cp 2 --pp 2 --dp 2 --zero 2", "--dp 64 --zero 3", "--tp 3")
     for model, layout in itertools.product(sorted(lp.PRESETS), sizes):
@@ -320,7 +318,7 @@ def test_real_answers_are_as_their_schema_says(asked, sample, no_ranks_left, com
 # -- the page --------------------------------------------------------------------------------------
 
 
-def table(head: str) -> list[list[str]]:
+def table(head):
     """The rows of the page's table with these columns."""
     lines = PAGE.splitlines()
     at = lines.index(head) + 2

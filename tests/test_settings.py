@@ -5,7 +5,6 @@ import random
 import re
 from contextlib import suppress
 from functools import cache
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,7 @@ CASES = cases()
 GATHERED = cases("run_configs_gathered.jsonl")
 
 
-def fields(settings: lp.Settings, wanted: str) -> str:
+def fields(settings, wanted):
     """What is read of the fields that `wanted` names, in its form: `tp=8 zero=open preset=llama3.1-8b`."""
     found = dict.fromkeys(settings.unknown, "open") | settings.model | settings.layout | settings.job
     found["format"] = settings.format
@@ -162,7 +161,7 @@ def test_nothing_in_a_file_is_run(tmp_path):
     assert not mark.exists()
 
 
-def mutated(text: str, draw: random.Random) -> str:
+def mutated(text, draw):
     """A text with a few lines lost, doubled, swapped, or letters of one changed."""
     lines = text.splitlines()
     for _ in range(draw.randint(1, 4)):
@@ -198,14 +197,14 @@ def test_mutated_files_end_in_an_answer_or_a_clear_error(counts):
             assert value is None or (isinstance(value, int) and value >= 1)
 
 
-def _lines(files: Files) -> dict[str, list[str]]:
+def _lines(files):
     return {name: text.splitlines() for name, text in files.texts.items()}
 
 
 _CITED = re.compile(r"(.*?):(\d+) (.*)")
 
 
-def _cited(lines: dict[str, list[str]], source: str) -> str | None:
+def _cited(lines, source):
     """The line that a source names; None where it names none."""
     match = _CITED.fullmatch(source)
     if match is None or match[1] not in lines or not 0 < int(match[2]) <= len(lines[match[1]]):
@@ -213,12 +212,12 @@ def _cited(lines: dict[str, list[str]], source: str) -> str | None:
     return lines[match[1]][int(match[2]) - 1]
 
 
-def _stands(value: object, line: str) -> bool:
+def _stands(value, line):
     """Whether a number is written on a line."""
     return re.search(rf"(?<![\d.]){value}(?![\d.]\d)(?!\d)", line.replace("_", "")) is not None
 
 
-def _numbers(settings: lp.Settings, doubted: bool = False) -> dict[str, tuple[int, str]]:
+def _numbers(settings, doubted=False):
     """Every whole number that is read without a doubt, or with one too, with its source."""
     told = set[str]() if doubted else {*settings.unknown, *(c.field for c in settings.contradictions)}
     held = {"model": settings.model, "layout": settings.layout, "job": settings.job}
@@ -230,7 +229,7 @@ def _numbers(settings: lp.Settings, doubted: bool = False) -> dict[str, tuple[in
     }
 
 
-def _slipped(kind: str, row: str, value: int, draw: random.Random) -> str:
+def _slipped(kind, row, value, draw):
     """A row whose number, key or all is spoilt, or that nothing changes."""
     if kind == "value":  # no number is left where one stood
         junk = draw.choice((f"{value}x", f"x{value}", "eight", f"-{value}", "1O", f"{value}.5.2"))
@@ -285,7 +284,7 @@ def test_no_mutation_makes_a_number_that_no_line_says(counts):
 
 
 @cache
-def _plain(name: str) -> lp.Settings | None:
+def _plain(name):
     """What is read of a real file as it stands; None where it is refused."""
     with suppress(lp.LlamaparError):
         return settings_of(files_of((CASES | GATHERED)[name]), {})
@@ -405,7 +404,7 @@ KNOWN = {
 """The words of formats.toml; one that the reader does not know would say nothing, without an error."""
 
 
-def _unknown_words(row: dict[str, Any]) -> set[str]:
+def _unknown_words(row):
     found = {*row} - {*KNOWN["row"].split()}
     parts = [("mark", mark) for mark in (*row["recognised"], *row.get("settings", ()))]
     for specs in row.get("fields", {}).values():

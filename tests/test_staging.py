@@ -1,7 +1,6 @@
 """A pipeline that is watched: its operations, what is sent, the update after it, each beside a run's own."""
 
 import json
-from typing import Any
 
 import pytest
 import torch
@@ -9,24 +8,23 @@ import torch
 import llamapar as lp
 from inputs import few
 from llamapar import Layout
-from llamapar.execution.body import Task, reference
+from llamapar.execution.body import reference
 from llamapar.execution.following import source_of
 from llamapar.execution.watching import VOCAB_PADDING, followed, watch_task, watched
 from llamapar.panels.film import film
 from llamapar.place.orders import ORDERS
 from llamapar.programs import PROGRAMS
 from llamapar.programs.teaching import MARKS, ROWS, word
-from llamapar.records.trace import Tape, TapeStep
 from stepping import of_micro_batch
 
 EIGHT = Layout(pp=2, tp=2, dp=2)
 
 
-def tape_of(program: str, layout: Layout, **options: Any) -> Tape:
+def tape_of(program, layout, **options):
     return watched(watch_task(program, None, layout, options=options))
 
 
-def run_of(task: Task, program: str) -> Any:
+def run_of(task, program):
     """lp.run of the same program, on the same layout, with the same tensors."""
     setting = task.setting
     run = lp.run(
@@ -46,21 +44,21 @@ def run_of(task: Task, program: str) -> Any:
     return run
 
 
-def kinds(step: TapeStep) -> dict[str, tuple[str, int | None]]:
+def kinds(step):
     return {axis: (place.kind, place.dim) for axis, place in step.places.items()}
 
 
-def operations(tape: Tape) -> list[TapeStep]:
+def operations(tape):
     """The first step of each operation of the schedule, in order."""
     found = [s for s in tape.steps if not s.depth and " of micro-batch " in s.code and "at stage" in s.code]
     return list({step.code: step for step in reversed(found)}.values())[::-1]
 
 
-def sends(tape: Tape) -> list[tuple[int, TapeStep]]:
+def sends(tape):
     return [(n, s) for n, s in enumerate(tape.steps) if s.event and s.event.kind == "send"]
 
 
-def near(own: torch.Tensor, other: torch.Tensor) -> bool:
+def near(own, other):
     return own.shape == other.shape and own.double().allclose(other.double(), rtol=1e-9, atol=1e-12)
 
 

@@ -8,7 +8,7 @@ PANELS |= {"explorer": "lp-explorer"}
 """File of styles → the class of its panel; page.css is everybody's."""
 
 
-def outside(css: str, root: str) -> list[str]:
+def outside(css, root):
     """The selectors of a file that are not nested in the rule of the class `root`."""
     depth, found = 0, []
     for before, brace in re.findall(r"([^{}]*)([{}])", re.sub(r"/\*.*?\*/", "", css)):

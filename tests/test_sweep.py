@@ -5,7 +5,6 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,9 @@ WIDTH = re.compile(r"\d+ is not divisible by \d+ when instantiating TransformerL
 LAYOUT = ("tp", "cp", "pp", "dp", "virtual_stages", "sequence_parallel")
 
 
-def outcomes() -> dict[str, list[tuple[dict[str, Any], Any]]]:
+def outcomes():
     """(what was asked, what the real code did) by tool."""
-    found: dict[str, list[tuple[dict[str, Any], Any]]] = {}
+    found = {}
     with gzip.open(SWEEP, "rt") as lines:
         for tool, asked, outcome in map(json.loads, lines):
             found.setdefault(tool, []).append((asked, outcome))
@@ -34,7 +33,7 @@ def outcomes() -> dict[str, list[tuple[dict[str, Any], Any]]]:
 OUTCOMES = outcomes()
 
 
-def told(tool: str, asked: dict[str, Any]) -> tuple[bool, list[lp.frameworks.Verdict]]:
+def told(tool, asked):
     """Whether check takes the layout for what was run, and the failures that it tells."""
     name = tool.removesuffix("-core").removesuffix("-arguments")
     known = {**asked, "model": lp.ModelConfig(**asked["model"])}
@@ -49,7 +48,7 @@ def told(tool: str, asked: dict[str, Any]) -> tuple[bool, list[lp.frameworks.Ver
     return report.ok, said
 
 
-def compared(tool: str, asked: dict[str, Any], outcome: Any) -> str:
+def compared(tool, asked, outcome):
     """One word for how check and the real code agree."""
     ok, said = told(tool, asked)
     if outcome is None:

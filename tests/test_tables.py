@@ -26,14 +26,14 @@ CELLS = st.sampled_from(
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> list[list[str]]:
+def tables(draw):
     """The head and the rows."""
     columns = draw(st.integers(1, 8))
     row = st.lists(CELLS, min_size=columns, max_size=columns)
     return draw(st.lists(row, min_size=1, max_size=6))
 
 
-def letters(texts: list[str]) -> Counter[str]:
+def letters(texts):
     return Counter("".join("".join(texts).split()))
 
 
@@ -112,12 +112,12 @@ def test_a_pipe_is_not_folded(tmp_path):
     assert max(map(len, done.stdout.splitlines())) > 200
 
 
-def environment() -> dict[str, str]:
+def environment():
     unset = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return unset | {"PYTHONPATH": str(PROJECT), "PYTHONIOENCODING": "utf-8"}
 
 
-def on_a_terminal(columns: int, script: str, folder: Path) -> list[str]:
+def on_a_terminal(columns, script, folder):
     """The lines that a Python script writes on a terminal so wide."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -131,7 +131,7 @@ def on_a_terminal(columns: int, script: str, folder: Path) -> list[str]:
     return told.decode().replace("\r\n", "\n").splitlines()
 
 
-def _read(terminal: int) -> bytes:
+def _read(terminal):
     try:
         return os.read(terminal, 65536)
     except OSError:  # the other side is closed: how a terminal ends

@@ -2,23 +2,18 @@
 
 import re
 import resource
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 import llamapar as lp
 from llamapar import Layout, Padding
 from llamapar.programs import attention, llama
-from llamapar.records.trace import Tape
 from llamapar.spmd import collectives
 
 
-def shape_of(
-    tape: Tape, name: str
-) -> tuple[tuple[int, ...] | None, tuple[int, ...], dict[int, tuple[str, ...]]]:
+def shape_of(tape, name):
     """Global shape, the shape on every rank (which must be one), and the cut of the last `name`."""
     step = tape.step(name)
     assert step.even
@@ -48,7 +43,7 @@ def test_no_process_group_is_left():
     assert torch.get_default_dtype() == torch.float32
 
 
-def _helper(x: Tensor) -> Tensor:
+def _helper(x):
     doubled = x + x
     return doubled.contiguous()
 
@@ -102,7 +97,7 @@ def test_both_forms_and_their_escapes():
     assert "RuntimeError: shape &#x27;[1, 64, -1, 8]&#x27; is invalid for input of size 256" in failed
 
 
-def _whole(mesh: Any, setting: Any, tokens: Tensor, positions: Tensor, targets: Tensor, weights: Any) -> Any:
+def _whole(mesh, setting, tokens, positions, targets, weights):
     """Llama as a program of one's own, which runs on every rank with every layer."""
     return llama.llama(mesh, setting, tokens, positions, targets, weights)
 

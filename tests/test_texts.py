@@ -10,9 +10,7 @@ import json
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -25,9 +23,9 @@ HEADING = "## "
 ASKS = ("$ llamapar ", ">>> ", HEADING)
 
 
-def entries(page: Path) -> list[tuple[str, str]]:
+def entries(page):
     """What is asked on a page, and what is printed then; a heading prints nothing."""
-    found: list[tuple[str, str]] = []
+    found = []
     for line in page.read_text("utf-8").splitlines(keepends=True):
         if line.startswith(ASKS):
             found.append((line, ""))
@@ -36,9 +34,9 @@ def entries(page: Path) -> list[tuple[str, str]]:
     return found
 
 
-def answers(page: Path) -> Iterator[tuple[str, str, str]]:
+def answers(page):
     """What is asked on a page, what stands under it, and what is printed now."""
-    names: dict[str, Any] = {}
+    names = {}
     with contextlib.ExitStack() as folders:
         for asked, printed in entries(page):
             if asked.startswith(HEADING):
@@ -49,7 +47,7 @@ def answers(page: Path) -> Iterator[tuple[str, str, str]]:
                 yield asked, printed, answer(asked, names)
 
 
-def said_by_command(words: list[str]) -> tuple[int, str, str]:
+def said_by_command(words):
     out, err = io.StringIO(), io.StringIO()
     wide, patient = patch.dict(os.environ, COLUMNS="110"), patch.object(output, "PATIENCE", 3600.0)
     with wide, patient, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -57,7 +55,7 @@ def said_by_command(words: list[str]) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
-def said_by_python(code: str, names: dict[str, Any]) -> str:
+def said_by_python(code, names):
     try:
         value = eval(compile(code, "<text>", "eval"), names)
     except SyntaxError:
@@ -71,7 +69,7 @@ def said_by_python(code: str, names: dict[str, Any]) -> str:
     return "" if value is None else f"{value}\n"
 
 
-def answer(asked: str, names: dict[str, Any]) -> str:
+def answer(asked, names):
     if asked.startswith(">>> "):
         return said_by_python(asked.removeprefix(">>> "), names)
     words = shlex.split(asked.removeprefix("$ llamapar "))
@@ -90,7 +88,7 @@ def test_every_text_is_as_it_stands(page):
         assert now.rstrip() == printed.rstrip(), asked
 
 
-def write() -> None:
+def write():
     for page in PAGES:
         page.write_text("".join(f"{asked}{now}" for asked, _, now in answers(page)), "utf-8")
 

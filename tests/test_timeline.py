@@ -11,7 +11,7 @@ from llamapar.panels import answers
 from llamapar.place.orders import ORDERS, Action
 
 
-def small(name: str, **given: int) -> lp.Schedule:
+def small(name, **given):
     return lp.schedule(name, **{"pp": 4, "micro_batches": 8, **given})
 
 
@@ -107,7 +107,7 @@ def test_a_walk_ends_exactly_where_something_can_go_on():
     assert 0 < fine < 300
 
 
-def needed(action: Action) -> set[tuple[str, int, int]]:
+def needed(action):
     kind, stage, number = action
     if kind == "F":
         return {("F", stage - 1, number)} if stage else set()

@@ -8,9 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -66,16 +64,14 @@ def world(soak):
     return 4 if soak else 2
 
 
-def free_port() -> int:
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
-def started(
-    commands: list[list[str]], environments: list[dict[str, str]]
-) -> Iterator[list[subprocess.Popen[str]]]:
+def started(commands, environments):
     """The processes, each the first of a session of its own; nothing of the sessions is left after it."""
     base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     base |= {"PYTHONPATH": str(PROJECT), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
@@ -101,7 +97,7 @@ def started(
                 stream.close()
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+def ended(processes):
     """Exit status, stdout and stderr of each; and none of their sessions has a process left."""
     end = time.monotonic() + LIMIT
     told = []
@@ -116,14 +112,14 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
     return told
 
 
-def session(pid: int) -> int:
+def session(pid):
     with contextlib.suppress(OSError, psutil.Error):
         if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             return os.getsid(pid)
     return -1
 
 
-def agents(words: list[str], static: bool = False) -> list[tuple[int, str, str]]:
+def agents(words, static=False):
     """Two torchrun agents of two ranks each."""
     port = free_port()
     commands = []
@@ -137,7 +133,7 @@ def agents(words: list[str], static: bool = False) -> list[tuple[int, str, str]]
         return ended(processes)
 
 
-def ranks(tmp_path: Path, world: int, fault: str, count: int = 1) -> list[tuple[int, str, str]]:
+def ranks(tmp_path, world, fault, count=1):
     """The ranks alone, in the environment that torchrun gives them."""
     text = BODY.replace("FAULT", fault).replace("TP", str(world)).replace("TIMES", str(count))
     (tmp_path / "body.py").write_text(text)
@@ -152,7 +148,7 @@ def ranks(tmp_path: Path, world: int, fault: str, count: int = 1) -> list[tuple[
 # -- torchrun itself -----------------------------------------------------------------------------
 
 
-def told_by_two(line: str, expected: int = 0, static: bool = False) -> Any:
+def told_by_two(line, expected=0, static=False):
     """What rank 0 alone, which is on either agent, tells of `llamapar run`; both agents exit alike."""
     told = agents(["-m", "llamapar", "run", *line.split(), "--json"], static)
     assert [status for status, _, _ in told] == [expected] * 2, told

@@ -87,7 +87,7 @@ WRONG = {
 """A line → how its refusal begins."""
 
 
-def signature(name: str) -> inspect.Signature:
+def signature(name):
     """The signature of a public function, of a panel, or of a panel's `set`."""
     kind, _, method = name.partition("().")
     if kind in FUNCTIONS:
@@ -96,7 +96,7 @@ def signature(name: str) -> inspect.Signature:
     return inspect.signature(getattr(panel, method or "__init__"))
 
 
-def lines() -> dict[str, str]:
+def lines():
     """A line of a user's file → how its refusal begins, "" for a line that is right."""
     found = {**dict.fromkeys(RIGHT, ""), **WRONG}
     for each, needed in CALLS.items():

@@ -9,10 +9,8 @@ passing. docs/architecture.md tells them. A journey may become shorter, and its 
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
 
 import pytest
 
@@ -37,22 +35,22 @@ class Walk:
     called: int
 
 
-def ours(code: CodeType) -> bool:
+def ours(code):
     """Whether a function is one of the package that a reader would open: no comprehension within another."""
     return Path(code.co_filename).is_relative_to(PACKAGE) and "<" not in code.co_name
 
 
-def walked(go: Callable[[], object], last: CodeType) -> Walk:
+def walked(go, last):
     """Run `go` and note how the code comes to `last` for the first time."""
-    stops: list[CodeType] = []
-    ran: set[CodeType] = set()
+    stops = []
+    ran = set()
 
-    def follow(frame: FrameType, event: str, _: object) -> None:
+    def follow(frame, event, _):
         if event != "call" or stops or not ours(frame.f_code):
             return
         ran.add(frame.f_code)
         if frame.f_code is last:
-            at: FrameType | None = frame
+            at = frame
             while at is not None:
                 if ours(at.f_code):
                     stops.insert(0, at.f_code)
@@ -69,12 +67,12 @@ def walked(go: Callable[[], object], last: CodeType) -> Walk:
     return Walk(names, sum(map(nodes_of, set(stops))), len(ran))
 
 
-def nodes_of(code: CodeType) -> int:
+def nodes_of(code):
     """Nodes of a function, counted as the package's are: plainer lines do not make a journey longer."""
     return nodes_in(textwrap.dedent(inspect.getsource(code)))
 
 
-def knob() -> Walk:
+def knob():
     """A knob of the Explorer is turned, and the map of heads is drawn anew."""
     panel = lp.explorer("llama3-8b", tp=8, tab="heads")
     return walked(
@@ -82,25 +80,25 @@ def knob() -> Walk:
     )
 
 
-def run() -> Walk:
+def run():
     """A program is run on two ranks, and they sum their parts."""
     last = collectives.all_reduce.__code__
     return walked(lambda: lp.run("mlp", SMALL, lp.Layout(tp=2, sequence_parallel=False), seq_len=8), last)
 
 
-def message() -> Walk:
+def message():
     """An error text is explained: the cause that its numbers lead to."""
     text = "n_kv_heads (8) must be divisible by tp (16)"
     return walked(lambda: lp.explain(text, model="llama3-70b"), hypothesis.found.__code__)
 
 
-def check() -> Walk:
+def check():
     """A layout that fails is checked, and its report is printed with a fix that was not found before."""
     fixes.find_fixes.cache_clear()
     return walked(lambda: str(lp.check("llama3-8b", tp=16)), fixes._passing.__code__)
 
 
-WALKS: dict[str, tuple[Callable[[], Walk], int, int, int]] = {
+WALKS = {
     "a knob to its picture": (knob, 8, 698, 55),
     "run to a collective": (run, 9, 1002, 137),
     "a message to its cause": (message, 10, 1216, 66),

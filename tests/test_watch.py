@@ -5,7 +5,6 @@ import json
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,6 @@ from llamapar.panels.folds import folds
 from llamapar.panels.watch_state import WatchState
 from llamapar.programs import FAULTS, PROGRAMS
 from llamapar.programs.teaching import teaching_model, word
-from llamapar.records.trace import Tape, TapeStep
 
 GRID = {
     "tp=2 cp=2": Layout(tp=2, cp=2),
@@ -32,13 +30,13 @@ GRID = {
 
 
 @cache
-def tape_of(program: str, layout: Layout) -> Tape:
+def tape_of(program, layout):
     """The tape of teaching data, made once."""
     return watched(watch_task(program, None, layout))
 
 
-TAPES: dict[str, Tape] = {}
-FILMS: dict[str, Any] = {}
+TAPES = {}
+FILMS = {}
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +49,12 @@ def shared_tapes():
         yield
 
 
-def step_of(tape: Tape, name: str, phase: str = "forward") -> TapeStep:
+def step_of(tape, name, phase="forward"):
     """The last step of the program itself that made `name`."""
     return [s for s in tape.steps if (s.name, s.phase, s.depth) == (name, phase, 0)][-1]
 
 
-def kinds(step: TapeStep) -> dict[str, tuple[str, int | None]]:
+def kinds(step):
     return {axis: (place.kind, place.dim) for axis, place in step.places.items()}
 
 
@@ -135,7 +133,7 @@ def test_gradients_are_summands_where_the_forward_had_copies():
     assert kinds(step_of(tape, "partial.grad", "backward"))["tp"] == ("copy", None)
 
 
-def beside_a_run(program: str, layout: Layout) -> tuple[Tape, Any]:
+def beside_a_run(program, layout):
     """The tape of random data, and what `lp.run` makes of the same."""
     task = watch_task(program, None, layout, data="random")
     sizes = {"seq_len": task.setting.seq_len, "global_batch": task.setting.global_batch}
@@ -144,7 +142,7 @@ def beside_a_run(program: str, layout: Layout) -> tuple[Tape, Any]:
     return watched(task), run
 
 
-def assert_gradient(step: TapeStep, name: str, run: Any) -> None:
+def assert_gradient(step, name, run):
     for report in run.reports:
         assert step.values[report.rank].allclose(report.gradients[name], rtol=1e-9, atol=1e-12)
 
@@ -277,7 +275,7 @@ def test_a_fault_is_shown_where_it_begins(name):
     assert broken.steps[first].why
 
 
-def edit(program: str, layout: Layout, before: str, after: str) -> Tape:
+def edit(program, layout, before, after):
     """The tape of a program in whose source one text was replaced, beside the program's own."""
     source = source_of(PROGRAMS[program].function)
     assert source.count(before) == 1
@@ -402,7 +400,7 @@ def test_rows_move_between_exactly_the_ranks_of_the_group():
     assert event.sent == event.payload * 3 // 4 * 2, "as a ring sends"
 
 
-def captions(layout: Layout, phase: str, **options: Any) -> dict[str, str]:
+def captions(layout, phase, **options):
     """What the program's own lines that communicate say, by the tensor that they make."""
     made = film(watched(watch_task("attention", None, layout, options=options)))
     return {

@@ -9,9 +9,9 @@ from inputs import few
 from llamapar.describe.placement import PARAMETERS
 from llamapar.execution.body import reference
 from llamapar.execution.following import source_of
-from llamapar.panels.watch_panel import Watch, watch
+from llamapar.panels.watch_panel import watch
 from llamapar.programs import FAULTS, PROGRAMS
-from llamapar.programs.cases import BREAK, CASES, HAPPENED, WRITE, Case
+from llamapar.programs.cases import BREAK, CASES, HAPPENED, WRITE
 from test_watch import BEGINS, shared_tapes, step_of
 
 __all__ = ["shared_tapes"]
@@ -21,7 +21,7 @@ PUZZLES = {name: case for name, case in CASES.items() if case.group == WRITE}
 INCIDENTS = {name: case for name, case in CASES.items() if case.group == HAPPENED}
 
 
-def opened(name: str) -> Watch:
+def opened(name):
     """The panel on which a reader chooses a case, coming from somewhere else."""
     panel = watch("mlp", tp=2)
     panel.set(case=name)
@@ -55,7 +55,7 @@ def test_a_puzzle_is_the_source_with_one_open_line_where_it_is_marked(name):
     assert panel.payload["edited"] is False
 
 
-def line_of(case: Case) -> int:
+def line_of(case):
     """The open line of a puzzle's source, counted from 1."""
     (line,) = [n for n, row in enumerate(case.text.splitlines(), 1) if case.gap in row]
     return line

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +37,7 @@ dist.barrier()
 ALONE_WORDS = "one process, and nothing that the failing code names is cut"
 
 
-def of_python(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def of_python(*words, folder):
     return subprocess.run(
         [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120, check=False
     )

@@ -5,7 +5,6 @@ import random
 import re
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from llamapar.figures.block import held
 from llamapar.panels import watch_state
 from llamapar.panels.film import film
 from llamapar.panels.page import for_browser
-from llamapar.panels.watch_panel import Watch, watch
+from llamapar.panels.watch_panel import watch
 from llamapar.panels.watch_state import WATCHED
 from llamapar.programs import FAULTS, PROGRAMS
 from test_watch import BEGINS, shared_tapes
@@ -27,7 +26,7 @@ from wire import customs, deliver
 __all__ = ["shared_tapes"]
 pytestmark = pytest.mark.usefixtures("shared_tapes")
 
-OPENED: list[tuple[str, dict[str, Any]]] = [
+OPENED = [
     ("attention", {"tp": 2, "cp": 2}),
     ("attention", {"tp": 2, "sequence_parallel": False, "case": "drop_all_reduce"}),
     ("mlp", {"dp": 2, "data": "random"}),
@@ -37,11 +36,11 @@ OPENED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def source(panel: Watch) -> str:
+def source(panel):
     return str(panel.payload["values"]["source"])
 
 
-def marked(panel: Watch, mark: str) -> list[tuple[list[str], str]]:
+def marked(panel, mark):
     """The names that steps with a mark made, and their phase."""
     steps = [step for step in panel.film["steps"] if step["fault"] == mark]
     return [([panel.film["tensors"][n]["name"] for n in step["made"]], step["phase"]) for step in steps]
@@ -60,7 +59,7 @@ def test_the_line_of_code_gives_the_same(program, arguments):
     assert_lit(panel)
 
 
-def assert_lit(panel: Watch) -> None:
+def assert_lit(panel):
     """Heads and layers of the whole, and tokens and sequences, each on as many ranks as share them."""
     layout, shares = panel._state.layout, panel.film["blocks"]
     assert [each.partition(":")[0] for each in shares] == [

@@ -22,7 +22,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted(path.name for path in PROJECT.glob("notebooks/*.ipynb"))
 
 
-def tracked(*folders: str) -> set[str]:
+def tracked(*folders):
     """The files of a folder that belong to the project."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", *folders], cwd=PROJECT, capture_output=True, text=True, check=True
@@ -30,7 +30,7 @@ def tracked(*folders: str) -> set[str]:
     return set(listed.stdout.split("\0")) - {""}
 
 
-def built_wheel(folder: Path, source: Path = PROJECT) -> Path:
+def built_wheel(folder, source=PROJECT):
     """The wheel as pip builds it, with the build tool that is installed here."""
     words = ["wheel", "-q", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(source)]
     subprocess.run([sys.executable, "-m", "pip", *words], check=True)
@@ -46,14 +46,14 @@ def wheel(tmp_path_factory):
 class Environment:
     """A fresh environment with the wheel, and a folder of the reader's."""
 
-    def __init__(self, folder: Path, wheel: Path) -> None:
+    def __init__(self, folder, wheel):
         self.bin, self.home = folder / "env" / "bin", folder / "home"
         self.home.mkdir()
         venv.create(folder / "env", with_pip=False)
         words = ["--python", str(self.bin / "python"), "install", "-q", "--no-index", str(wheel)]
         subprocess.run([sys.executable, "-m", "pip", *words], check=True)
 
-    def run(self, *words: str) -> tuple[int, str, str]:
+    def run(self, *words):
         """The exit status, stdout and stderr of a program of the environment."""
         program, *rest = words
         ran = subprocess.run(

@@ -1,13 +1,12 @@
 """The communication volume by formula beside the traces of real runs, and beside arithmetic by hand."""
 
 from itertools import product
-from typing import Any
 
 import pytest
 
 import llamapar as lp
 from inputs import drawn
-from llamapar.count.wire import PARTS, WHOLE, Traffic
+from llamapar.count.wire import PARTS, WHOLE
 from llamapar.records.trace import PHASES, sent_bytes
 from sent import agree, check_sent, said_of
 
@@ -17,7 +16,7 @@ SMALL = lp.model("tiny").replace(
 BIG = "llama3.1-405b"
 
 
-def sent(program: str, layout: dict[str, Any], model: Any = SMALL, **options: Any) -> Traffic:
+def sent(program, layout, model=SMALL, **options):
     """What rank 0 sends by the formulas, after a run in which every rank sent what they say of it."""
     known = {"seq_len": 4 * layout.get("cp", 1) * layout.get("tp", 1), "dtype": "float32"}
     result = lp.run(program, model, layout, **known | options)
@@ -29,7 +28,7 @@ def sent(program: str, layout: dict[str, Any], model: Any = SMALL, **options: An
 # -- what "sent" means -----------------------------------------------------------------------------
 
 
-def pieces_sent(kind: str, ranks: int) -> int:
+def pieces_sent(kind, ranks):
     """Of `ranks` pieces of a tensor, how many leave a rank, counted round by round in a ring."""
     each_half = sum(1 for _ in range(ranks - 1))  # one piece to the next rank in each round but the last
     if kind == "all_to_all":
@@ -128,7 +127,7 @@ def test_vocabulary_rows_may_be_uneven(padding, rows):
     assert said.bytes("dp", "gradients") == rows * 24 * 4  # of dp=2, an all-reduce sends the tensor once
 
 
-ZERO: list[tuple[dict[str, Any], dict[str, Any]]] = [
+ZERO = [
     ({"zero": zero, **layout}, options)
     for layout, options in (
         ({"dp": 2}, {}),

@@ -5,7 +5,6 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from llamapar.spmd import compat
 PROJECT = Path(__file__).parent.parent
 
 
-def name_of(case: dict[str, Any]) -> str:
+def name_of(case):
     """The scalars of a case, for a test's name."""
     return "-".join(str(v) for k, v in case.items() if isinstance(v, (str, int)) and k != "message")
 
@@ -164,7 +163,7 @@ SPLIT_OF = {
 }
 
 
-def refusals(case: dict[str, Any], **known: Any) -> set[str]:
+def refusals(case, **known):
     """What the framework says, by our evidence, to the layers and stages of a case."""
     layout = {"pp": case["pp"], "virtual_stages": case["v"]}
     model = lp.model("llama3-8b").replace(n_layers=case["layers"])

@@ -2,18 +2,16 @@
 
 from collections import Counter
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import llamapar as lp
 import torch_fsdp
 from by_torch import check_gradients
 from llamapar import Layout
 from llamapar.describe.models import model as find_model
-from llamapar.execution.body import Task, as_shared, inputs
+from llamapar.execution.body import as_shared, inputs
 from llamapar.place.shards import SHARED_FROM, Shards
 from llamapar.programs import PROGRAMS
 from llamapar.records.tables import human
@@ -98,7 +96,7 @@ def test_gradients_are_summed_over_all_copies(layout, zero):
             _equal(ranks.values(made), expected)
 
 
-def _equal(made: dict[int, Tensor], expected: dict[int, Tensor]) -> None:
+def _equal(made, expected):
     assert made.keys() == expected.keys()
     for rank, own in made.items():
         torch.testing.assert_close(own, expected[rank], rtol=1e-6, atol=0)
@@ -156,11 +154,11 @@ def test_what_torch_holds_is_what_is_said(layout, zero):
                 assert had == of_rank.held(what, task.setting.shards.place(coord.dp, coord.cp))
 
 
-def _bytes(tensors: Any) -> int:
+def _bytes(tensors):
     return sum(t.untyped_storage().nbytes() for t in tensors)
 
 
-def _adam(task: Task, coord: dict[str, int], parameters: dict[str, Tensor]) -> int:
+def _adam(task, coord, parameters):
     """Bytes of the moments that torch's AdamW makes of a rank's parameters, or its slices of them."""
     shards = task.setting.shards
     own = [p.detach() for p in parameters.values()]
