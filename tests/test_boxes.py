@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import IPython.display
 import nbformat
@@ -21,6 +22,7 @@ from llamapar.course.boxes import Item, box
 from llamapar.course.exercises import EXERCISES, PREDICTIONS
 from llamapar.course.questions import QUESTIONS, Quiz
 from llamapar.course.veils import covered, veiled
+from llamapar.panels.box_panel import Box
 from llamapar.panels.page import for_browser
 from test_notebooks import SPOILERS, in_sight, read
 from truths import WORKED_OUT
@@ -31,7 +33,7 @@ DEAL = "405B at TP 16: which KV head does each rank store?"
 PLACE = "Two ranks, three micro-batches: place 1F1B"
 ITEMS = {**PREDICTIONS, **EXERCISES}
 
-TRUTHS = {
+TRUTHS: dict[str, object] = {
     FIRST: [3 * 128 // 8, 4 * 128 // 8 - 1],
     "After wo, do ranks 0 and 1 have the same numbers?": False,
     "128 and 8 heads at TP 16: which line fails, 1, 2 or 3?": 3,
@@ -55,12 +57,12 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @cache
-def item_of(name):
+def item_of(name: str) -> Item:
     """A row of the tables, made once: some truths are a run of real ranks."""
     return ITEMS[name]()
 
 
-def asked(name):
+def asked(name: str) -> Box:
     kind = "predictions" if name in PREDICTIONS else "exercises"
     return box(item_of(name), kind, name, tells=name in PREDICTIONS)
 
@@ -96,17 +98,17 @@ def test_a_first_guess_is_told_by_its_label() -> None:
     assert item.told("row-2", "row-1").says == "That is it: the second. Your first guess was the first."
 
 
-def right(item, answer):
+def right(item: Item, answer: object) -> bool:
     """Whether an answer is right; one that is refused is not."""
     with suppress(lp.LlamaparError):
         return bool(item.is_right(item.read(answer)))
     return False
 
 
-def misses(item):
+def misses(item: Item) -> list[Any]:
     """Wrong answers: the usual slips, one off, a power of ten off, an entry left out, two changed places."""
-    truth = item.truth
-    near = [slip for slip, _ in item.slips]
+    truth: Any = item.truth
+    near: list[Any] = [slip for slip, _ in item.slips]
     if item.choices:
         return [value for value, *_ in item.choices if value != truth]
     if item.kind == "number":
@@ -158,12 +160,12 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("
 ASKS = re.compile(r'\b(?:predict|check)\(\s*"((?:[^"\\]|\\.)*)"\s*\)')
 
 
-def stands_in(number, text):
+def stands_in(number: str, text: str) -> bool:
     """Whether a text has a number as a whole."""
     return bool(re.search(rf"(?<![\w.,]){re.escape(number)}(?!\w|[.,]\d)", text))
 
 
-def seen(cell):
+def seen(cell: Any) -> str:
     """What a reader sees of a cell: its source and what it shows, but for what is folded."""
     data = [output.get("data", {"text/plain": output.get("text", "")}) for output in cell.get("outputs", [])]
     shown = [each.get("text/plain", "") for each in data if "<details>" not in each.get("text/html", "")]

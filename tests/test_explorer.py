@@ -9,8 +9,10 @@ import random
 import re
 import shlex
 import threading
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jupyter_client.session import json_packer
@@ -32,14 +34,14 @@ MAPS = [tab for tab in TABS if tab not in ("run", "plan")]
 """The tabs that draw a record; `test_explorer_run.py` and `test_explorer_answers.py` have the others."""
 
 PANELS = Path(lp.__file__).parent / "panels"
-HOSTILE = [
+HOSTILE: list[Any] = [
     *(0, -1, 2.5, "8", "", "<script>alert(1)</script>", None, True, False, [], {}, [[1]]),
     *(10**30, -(10**30), 2**53 + 1, 10**5000, float("nan"), float("inf")),
     *("x" * 10_000, "\ud800", ["\ud800"], {"tp": 8}, {"\ud800": 10**5000}),
 ]
 
 
-def assert_shows(panel):
+def assert_shows(panel: Explorer) -> None:
     """A picture or a reason, and a payload that travels as JSON."""
     payload = panel.payload
     assert (payload["figure"] is None) == (panel._state.outcome.problem is not None)
@@ -58,14 +60,14 @@ def assert_shows(panel):
     assert str(panel.snapshot().summary)
 
 
-def changed(**values):
+def changed(**values: Any) -> Explorer:
     """That job with controls moved."""
     panel = lp.explorer(**AT_8K)
     panel.set(**values)
     return panel
 
 
-def random_change(draw, panel):
+def random_change(draw: random.Random, panel: Explorer) -> dict[str, Any]:
     """What a hand, or a script, may send: mostly sensible, sometimes not."""
     control = draw.choice([c for group in SCHEMA for c in group["controls"]])
     if draw.random() < 0.08:
@@ -287,7 +289,7 @@ def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> Non
     assert moves * 0.3 < pictures < moves
 
 
-HOSTILE_MESSAGES = [
+HOSTILE_MESSAGES: list[Any] = [
     *("junk", None, [], {}, {"kind": "set"}, {"kind": "nothing"}, {"kind": "copy", "name": "nothing"}),
     *({"kind": "set", "changes": changes} for changes in (5, {"payload": 1}, {"__class__": 1})),
     *({"kind": "fix", "finding": n, "fix": k} for n, k in ((99, 0), ("x", None))),
@@ -305,7 +307,7 @@ def test_a_hostile_message_changes_nothing() -> None:
         assert panel.payload == before, content
 
 
-KERNEL = {
+KERNEL: dict[str, tuple[dict[str, Any], Callable[[Explorer], Any]]] = {
     "fix": ({"tp": 16}, Explorer.apply_fix),
     "remedy": ({"zero": 1}, Explorer.apply_remedy),
     "set": ({}, lambda panel: panel.set(tp=2)),
@@ -314,7 +316,7 @@ KERNEL = {
     "undo": ({}, lambda panel: (panel.set(tp=4), panel.undo())),
     "swap": ({}, lambda panel: (panel.pin(), panel.set(tp=4), panel.swap())),
 }
-MESSAGES = [
+MESSAGES: list[dict[str, Any]] = [
     *({"kind": "set", "changes": changes} for changes in ({"tp": 4}, {"tab": "heads"}, {})),
     {"kind": "fix", "finding": 0, "fix": 0},
     {"kind": "remedy", "remedy": 0},
@@ -338,10 +340,10 @@ def test_each_message_is_answered_once_after_a_change_of_the_kernel(change: str)
         assert panel.payload["values"]["tab"] == "vocab", message
 
 
-def plotly_sent(panel):
+def plotly_sent(panel: Explorer) -> bytes:
     """The script that a page receives which has no plotly yet."""
     with pytest.MonkeyPatch.context() as patch:
-        sent = []
+        sent: list[list[bytes] | None] = []
         patch.setattr(panel, "send", lambda content, buffers=None: sent.append(buffers))
         panel._answer("plotly", {})
     ((script,),) = sent

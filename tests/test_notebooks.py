@@ -31,6 +31,7 @@ from typing import Any
 
 import nbformat
 import pytest
+from nbformat import NotebookNode
 
 import llamapar as lp
 import plain_torch
@@ -60,34 +61,34 @@ MACHINE_DEPENDENT = {
 
 
 @cache
-def read(path):
+def read(path: Path) -> NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
-def code_cells(notebook):
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def tags(cell):
+def tags(cell: NotebookNode) -> list[str]:
     return list(cell.metadata.get("tags", []))
 
 
-def is_stub(cell):
+def is_stub(cell: NotebookNode) -> bool:
     return "exercise" in tags(cell)
 
 
-def as_text(value):
+def as_text(value: str | list[str]) -> str:
     return value if isinstance(value, str) else "".join(value)
 
 
-def printed(cell):
+def printed(cell: NotebookNode) -> str:
     """What a cell says in words: its printed text, then the text form of what it shows."""
     words = [as_text(o.text) for o in cell.outputs if o.output_type == "stream"]
     words += [as_text(o.data.get("text/plain", "")) for o in cell.outputs if "data" in o]
     return "\n".join(words)
 
 
-def exercises(notebook):
+def exercises(notebook: NotebookNode) -> list[tuple[NotebookNode, NotebookNode, str]]:
     """Each exercise as (its stub, the cell that checks it, its solution); a broken one fails."""
     stubs = [i for i, cell in enumerate(notebook.cells) if is_stub(cell)]
     found = []
@@ -254,7 +255,7 @@ SPOILERS = tomllib.loads((FOLDER.parent / "tests" / "spoilers.toml").read_text(e
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 
-def in_sight(cell, own):
+def in_sight(cell: NotebookNode, own: bool) -> str:
     """What a reader sees of a cell before a guess. own: whether it is the cell that asks."""
     if cell.cell_type == "markdown":
         return FOLDED.sub("", cell.source)
@@ -297,7 +298,7 @@ def test_exercises_are_open_and_have_one_folded_solution(notebook: NotebookNode)
 # -- the glossary ------------------------------------------------------------------------------------
 
 
-def entries():
+def entries() -> dict[str, str]:
     """Term → what the glossary says of it."""
     _, *parts = re.split(r"^## ", GLOSSARY.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {term: " ".join(says.split()) for term, _, says in (part.partition("\n") for part in parts)}
