@@ -4,6 +4,8 @@ import json
 import pickle
 import random
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -51,6 +53,12 @@ LADDERS = [(what, arguments, knob) for what, arguments in OPENED for knob in SUB
 def test_every_live_picture_is_opened_here():
     missing = {*MAPS, *JOBS} - {what for what, _ in OPENED}
     assert not missing, "add calls to OPENED"
+
+
+def test_every_session_knows_the_same_pictures() -> None:
+    code = "from llamapar.panels.live_panel import SUBJECTS; print(*SUBJECTS)"
+    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert fresh.split() == [*SUBJECTS] == [*MAPS, *JOBS, "collective", "overlap", "roofline"]
 
 
 @pytest.mark.parametrize(("what", "arguments", "knob"), LADDERS)

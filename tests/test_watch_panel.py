@@ -97,6 +97,8 @@ def test_beside_the_ranks_stands_what_the_lit_one_holds():
     record = lp.ranks(panel._state.layout, 5, model=model, seq_len=16, global_batch=2, chunking="contiguous")
     assert record.share
     assert panel.film["blocks"][5] == f"rank 5 of 8: {held(record.share)}"
+    assert watch("mlp", tp=2).film["blocks"][1] == "rank 1 of 2: hidden columns 64–127"
+    assert watch("loss", tp=2).film["blocks"][1] == "rank 1 of 2: vocabulary rows 32–63"
     assert panel.film["blocks"][5] == "rank 5 of 8: layer 1 · heads 2–3 · tokens 0–7"
     assert watch("mlp", dp=2, tp=1).film["blocks"][1] == "rank 1 of 2: sequence 1"
 

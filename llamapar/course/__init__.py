@@ -8,7 +8,7 @@ makes a script for a reading group of the notebooks, which `notebook_cells` read
 
 from importlib import import_module
 
-OFFERS = {"COURSE_COMMANDS": "course_commands"}
+OFFERS = {"COURSE_COMMANDS": "course_commands", "SUBJECTS": "lesson_pictures"}
 """What the doors get from this room → its module."""
 
 

@@ -15,8 +15,6 @@ from llamapar.errors import one_of, whole
 from llamapar.figures import draw
 from llamapar.figures.chart import Chart
 from llamapar.figures.style import Spec
-from llamapar.panels.ladders import Subject
-from llamapar.panels.live_panel import SUBJECTS
 from llamapar.records.tables import Record, human
 from llamapar.records.trace import sent_bytes
 from llamapar.timing.rings import HOP, NET_HOP, START, Ring
@@ -141,12 +139,3 @@ def collective(
         whole("mib", mib, 1, 2**20),
         hardware(gpu).name,
     )
-
-
-SUBJECTS["collective"] = Subject(
-    collective,
-    {"kind": "all-reduce", "ranks": 8, "mib": 64, "gpu": DEFAULT_GPU},
-    {"ranks": RANKS, "kind": tuple(KINDS), "mib": SIZES},
-    lambda record: f"{record.sent_bytes / 2**20:.4g} MiB, {1e3 * record.seconds:.2g} ms",
-    lambda record: record.sentence,
-)

@@ -16,8 +16,6 @@ from llamapar.describe.arguments import checked_options
 from llamapar.figures import draw, style
 from llamapar.figures.chart import Chart
 from llamapar.figures.style import Spec
-from llamapar.panels.ladders import Subject
-from llamapar.panels.live_panel import SUBJECTS
 from llamapar.records.tables import Record
 from llamapar.timing.cost import Cost, cost
 
@@ -200,24 +198,3 @@ def overlap(tokens: int = 8192, tp: int = 1, zero: int = 3, micro_batches: int =
 def roofline(tokens: int = 8192) -> Roofline:
     """One layer's forward under an H100's two limits, for some tokens."""
     return Roofline(cost("llama3-8b", {}, seq_len=tokens, global_batch=1, recompute="none"), 1)
-
-
-SUBJECTS["overlap"] = Subject(
-    overlap,
-    {"tokens": 8192, "tp": 1, "zero": 3, "micro_batches": 1},
-    {
-        "tokens": (512, 1024, 2048, 4096, 8192, 16384),
-        "tp": (1, 2, 4, 8),
-        "zero": (0, 1, 2, 3),
-        "micro_batches": (1, 2, 4),
-    },
-    lambda record: f"{record.waiting:.0%} waiting",
-    lambda record: record.sentence,
-)
-SUBJECTS["roofline"] = Subject(
-    roofline,
-    {"tokens": 8192},
-    {"tokens": (1, 16, 256, 8192, 65536)},
-    lambda record: f"memory limits {len(record.limited)} of 3",
-    lambda record: record.sentence,
-)

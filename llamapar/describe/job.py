@@ -262,8 +262,10 @@ class Job(Fields, word="job field"):
         kv_local = -(-m.kv_dim // lay.tp)
         ffn_local = -(-m.ffn_dim // lay.tp)
         pads_where = "shards are uneven, the last ones shorter"
+        how_padded = "none of them padding"
         if padded > m.vocab_size:
             pads_where = "pad rows sit at the end, on the last ranks"
+            how_padded = f"{padded - m.vocab_size} of them padding up to a {padding}"
         traded = ""
         if self.cp_method not in WHOLE_HEADS:
             traded = self.untradable(False)
@@ -297,6 +299,7 @@ class Job(Fields, word="job field"):
             "pad_rows": padded - m.vocab_size,
             "pads_where": pads_where,
             "padding": str(padding),
+            "padded": how_padded,
         }
 
 

@@ -1,5 +1,5 @@
 """Records as pictures: `view(record)` returns a View, a plotly figure and the same as text."""
 
-from .views import View, view
+from .views import NO_FIGURE, View, view
 
-__all__ = ["View", "view"]
+__all__ = ["NO_FIGURE", "View", "view"]

@@ -11,7 +11,7 @@ from llamapar.describe.splits import Split
 from llamapar.place.cut import Cut
 from llamapar.place.rank_grid import RankGrid
 from llamapar.place.share import Share, share_of
-from llamapar.records.tables import cut
+from llamapar.records.tables import cut, units
 
 from . import draw, style
 from .scenes import Drawing, Scene, middle
@@ -64,12 +64,23 @@ def share_in_words(record: RankGrid) -> str:
     return f"Rank {record.rank:,} of {record.layout.world:,} works on {does}."
 
 
-def of_each_rank(of: Cut, batch: int) -> list[str]:
-    """What each rank of a layout holds, in words, for this number of sequences in a step."""
+OF_TP = {"n_heads": "head", "q_dim": "head", "ffn_dim": "hidden column", "vocab_size": "vocabulary row"}
+"""Dim that TP cuts in a program → what a rank holds of it."""
+
+
+def of_each_rank(of: Cut, batch: int, dim: str) -> list[str]:
+    """What each rank of a layout holds, in words. batch: sequences of a step. dim: of OF_TP, what TP cuts."""
     layout = of.layout
-    maps = (of.heads, of.sequence, of.stages, Split(batch, of.layout.dp))
-    shares = (share_of(layout.coord_of(rank), *maps, "sequence") for rank in range(layout.world))
-    return [f"rank {rank:,} of {layout.world:,}: {held(share)}" for rank, share in enumerate(shares)]
+    maps = (of.heads, of.sequence, of.stages, Split(batch, layout.dp))
+    told = []
+    for rank in range(layout.world):
+        at = layout.coord_of(rank)
+        share = share_of(at, *maps, "sequence")
+        words = held(share)
+        if OF_TP[dim] != "head":
+            words = words.replace(share.tp.held, units(OF_TP[dim], of.along(dim, at.tp)))
+        told.append(f"rank {rank:,} of {layout.world:,}: {words}")
+    return told
 
 
 def held(share: Share) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llamapar.records.tables import three_digits
 from llamapar.timing.cost import Cost
 
 from . import draw, style
@@ -79,7 +80,7 @@ def cost_bars(records: Sequence[Cost], names: Sequence[str]) -> tuple[Spec, str]
     most = draw.number(max(record.interval[1] for record in records) * 1.04)
     return Chart(
         kind="cost",
-        title=f"{style.name_of(first.model)}, {first.layout}: {first.step_seconds:.3g} s a step",
+        title=f"{style.name_of(first.model)}, {first.layout}: {three_digits(first.step_seconds)} s a step",
         note=first.verdict,
         data=data,
         layout={

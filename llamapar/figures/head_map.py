@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 
 from llamapar.place.head_map import HeadMap, RankHeads
 from llamapar.records.tables import plural, share, units
@@ -31,8 +30,6 @@ FEW = 3
 
 JUDGED = 1024
 """Most ranks of which all are judged; past it only those drawn."""
-
-GLYPHS = {"1/2": "½", "1/4": "¼", "1/8": "⅛", "3/4": "¾"}
 
 Held = dict[int, list[tuple[int, Ends]]]
 """KV head → (rank, where its part stands) for each rank that is drawn and holds some of it."""
@@ -93,17 +90,15 @@ def _keys(record: HeadMap, ranks: Sequence[RankHeads], drawing: Drawing) -> Held
         copy = rank.rank % record.replicas if record.interleave else rank.rank // m.n_kv_heads
         for start, stop in _pieces(rank.kv_rows, size):
             head = start // width
-            part = Fraction(stop - start, width)
             at = left + (start - rank.kv_rows.start) / width * head_wide
-            x = within((at, at + float(part) * head_wide), 0.14, 0.86)
+            x = within((at, at + (stop - start) / width * head_wide), 0.14, 0.86)
             shade = f"tp{head % 2}"
             look = shade if record.replicas == 1 else f"{shade} copy"
             if record.is_wrong(rank):
                 look = "wrong"
             drawing.box("kv", (start / m.kv_dim, stop / m.kv_dim), x, KEY_VALUE, look, copy)
-            name = f"{head} {GLYPHS.get(str(part), part)}" if part < 1 else f"{head}"
             if size == width:
-                drawing.label(x, middle(KEY_VALUE) + 4, name, look)
+                drawing.label(x, middle(KEY_VALUE) + 4, f"{head}", look)
                 held.setdefault(head, []).append((i, x))
             drawing.tear(x, (start, stop), width, KEY_VALUE)
     return held

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from html import escape
 
 from llamapar.describe.layout import Coord
-from llamapar.records.tables import human, plural
+from llamapar.records.tables import human, three_digits
 from llamapar.timing.inside import LayerStep, LayerSteps
 
 from . import draw, style
@@ -46,7 +46,12 @@ def picture(record: LayerSteps) -> tuple[Spec, str]:
     heads = [f"rank {record.layout.rank_of(*c)}<br>tp {c.tp}, cp {c.cp}" for c in columns]
     columns_side = draw.axis("", [-0.5, len(columns) - 0.5], domain=[0, 0.74], showgrid=False)
     steps_side = draw.axis("", [last + 0.5, first - 0.5], showgrid=False)
-    note = _note(record, columns)
+    note = _note(record)
+    cursor = Spec()
+    if record.cursor:
+        line = {"width": 2, "color": style.LINE}
+        ends = {"x0": 0, "x1": 1, "y0": record.cursor - 0.47, "y1": record.cursor + 0.47}
+        cursor["shapes"] = [{"type": "rect", "xref": "paper", **ends, "line": line}]
     return Chart(
         kind="layer",
         title=record.title,
@@ -60,7 +65,7 @@ def picture(record: LayerSteps) -> tuple[Spec, str]:
             "xaxis": columns_side | draw.ticks(range(len(columns)), heads),
             "xaxis2": draw.axis("ms, modelled", [0, draw.number(longest * 1.5)], domain=[0.78, 1], nticks=4),
             "yaxis": steps_side | draw.ticks([n for n, _ in steps], names),
-            **({"shapes": [_cursor(record.cursor)]} if record.cursor else {}),
+            **cursor,
         },
         head=str(record),
         remarks=note,
@@ -81,7 +86,7 @@ def _columns(record: LayerSteps) -> list[Coord]:
     return [here._replace(tp=tp, cp=cp) for cp in near["cp"] for tp in near["tp"]]
 
 
-def _note(record: LayerSteps, columns: list[Coord]) -> str:
+def _note(record: LayerSteps) -> str:
     if record.cursor:
         step = record.steps[record.cursor - 1]
         sent = f": {step.times} over {step.axis.upper()}" if step.sent else ""
@@ -90,26 +95,16 @@ def _note(record: LayerSteps, columns: list[Coord]) -> str:
         return (
             f"step {record.cursor} of {len(record.steps)}, {step.name}{sent}; waits for {step.waits}{quoted}"
         )
-    lay = record.layout
-    said = []
-    for axis in ("tp", "cp"):
-        shown = len({getattr(column, axis) for column in columns})
-        if shown < lay.size(axis):
-            said.append(f"{shown} of {plural(lay.size(axis), f'{axis.upper()} rank')}")
-    drawn = [f"drawn are {' of '.join(said)}"] if said else []
     total = record.seconds(record.phase)
     waited = {
         axis: sum(step.seconds for _, step in record.of(record.phase) if step.axis == axis) / total
         for axis in ("tp", "cp")
     }
-    waits = [f"{share:.0%} of it waits for {axis.upper()}" for axis, share in waited.items() if share]
-    return "; ".join([f"{total * 1e3:.3g} ms on {record.gpu}", *waits, *drawn])
-
-
-def _cursor(step: int) -> Spec:
-    line = {"width": 2, "color": style.LINE}
-    ends = {"x0": 0, "x1": 1, "y0": step - 0.47, "y1": step + 0.47}
-    return {"type": "rect", "xref": "paper", **ends, "line": line}
+    waits = [f"{share:.0%} of it for {axis.upper()}" for axis, share in waited.items() if share]
+    note = f"{three_digits(total * 1e3)} ms on {record.gpu}"
+    if waits:
+        note += f"; a rank waits {' and '.join(waits)}"
+    return note
 
 
 # -- traces ----------------------------------------------------------------------------------------

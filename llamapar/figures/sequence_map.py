@@ -99,6 +99,8 @@ def tokens_in_words(record: SequenceMap) -> str:
     """Which tokens rank 0 holds, and who waits, in a sentence or two."""
     if record.reason:
         return sentence(record.reason)
+    if record.cp == 1:
+        return f"One rank holds all {record.seq_len:,} tokens."
     chunks = " and ".join(span(chunk) for chunk in record.rank(0).chunks)
     said = f"CP rank 0 holds tokens {chunks}."
     busiest = _busiest(record)
@@ -151,7 +153,7 @@ def _ratio(record: SequenceMap, rank: RankSequence) -> float:
 
 
 def _places(rank: RankSequence) -> str:
-    chunks = [chunk for chunk in rank.chunks if len(chunk)]
+    chunks = in_runs(rank.chunks)
     if len(chunks) == 1:
         return units("position", chunks[0])
     return f"positions {', '.join(map(span, chunks))}" if chunks else "no positions"

@@ -8,7 +8,7 @@ from llamapar.records.tables import plural, units
 from . import draw, style
 from .draw import Rows
 from .scenes import Drawing, Scene, middle
-from .wording import sentence
+from .wording import listed, sentence
 
 WHOLE, LAYERS, ENDS, HEIGHT = (8, 36), (112, 172), (180, 200), 209
 """Where the lanes stand, in pixels from the top, and the whole."""
@@ -81,11 +81,14 @@ def layers_in_words(record: StageMap) -> str:
     """How many layers each stage has, in a sentence."""
     if not record.counts:
         return sentence(record.reason)
-    said = f"{plural(record.model.n_layers, 'layer')} over {plural(len(record.counts), 'stage')}"
+    layers = plural(record.model.n_layers, "layer")
+    if len(record.counts) == 1:
+        return f"One stage holds all {layers}."
+    stages = plural(len(record.counts), "stage")
     empty = record.counts.count(0)
     if empty:
-        return f"{said} leave {plural(empty, 'stage')} without a layer."
-    return f"{said}: {record.counts_in_words}."
+        return f"{layers} over {stages} leave {plural(empty, 'stage')} without a layer."
+    return f"The {stages} hold the {layers} in this order: {record.counts_in_words}."
 
 
 def _words(record: StageMap, r: int) -> str:
@@ -99,9 +102,10 @@ def _line(stage: Stage) -> str:
 
 def _has(stage: Stage) -> str:
     """The layers of a stage, and what it has besides."""
-    layers = units("layer", stage.layers)
-    also = " + ".join(_also([stage]))
-    return f"{layers} and the {also}" if also else layers
+    held = [f"the {end}" for end in _also([stage])]
+    if stage.layers or not held:
+        held.insert(0, units("layer", stage.layers))
+    return listed(held)
 
 
 def _summary(record: StageMap) -> str:

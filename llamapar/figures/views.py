@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 MIME = "application/vnd.plotly.v1+json"
 
+NO_FIGURE: Spec = {"data": [], "layout": {}}
+"""The spec of a View that has only words."""
+
 
 @dataclass(frozen=True)
 class View:

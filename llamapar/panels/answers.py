@@ -31,7 +31,7 @@ from llamapar.frameworks import FRAMEWORKS, UNKNOWN, Framework, as_run, split_of
 from llamapar.place import HeadMap, TradeMap, ranks, sequence
 from llamapar.place.schedule import MAX_ACTIONS, fewer_micro_batches, schedule_of
 from llamapar.place.sequence_map import MAX_DOCUMENTS, SequenceMap
-from llamapar.records.tables import human, plural
+from llamapar.records.tables import human, plural, three_digits
 from llamapar.rules.memory_rule import Load, account, load_of
 from llamapar.rules.report import BATCH_FACTS, Finding, Report, refuse_as_check
 from llamapar.rules.table import MEMORY, NOTE
@@ -77,9 +77,9 @@ def answers(report: Report | None, values: Values) -> tuple[Answer, ...]:
             return Answer(question, tab, *answer())
         except LlamaparError as problem:
             # Why, and the way out, stand beside a rule that refuses the layout; else they stand here.
-            known = first.verdict == NO
-            note, more = ("", "") if known else (problem.what, problem.line)
-            return Answer(question, tab, "not known", note, UNSURE, more)
+            if first.verdict == NO:
+                return Answer(question, tab, "not known", "", UNSURE)
+            return Answer(question, tab, "not known", problem.what, UNSURE, problem.line)
 
     first = legal(report)
     return (
@@ -130,7 +130,9 @@ def _fits(report: Report) -> tuple[str, str, str, str]:
     if memory.not_counted and outcome != TOO_MUCH:
         return "not known", f"{found.gib} GiB, without its experts", UNSURE, memory.not_counted
     low, expected, high = (f"{n / GIB:.1f}" for n in memory.figure())
-    note = f"{outcome}; {low} to {high}" if low != high else outcome
+    note = ENDS[outcome]
+    if low != high:
+        note += f"; {low} to {high}"
     if memory.not_counted:
         expected = found.gib
     return f"{expected} of {memory.hbm_bytes / GIB:.1f} GiB", note, verdict, more
@@ -281,8 +283,8 @@ def _fast(report: Report) -> tuple[str, str, str, str]:
     cost = step_cost(report.job, report.judge)
     idle = cost.seconds.get("pipeline idle", 0.0) / cost.step_seconds
     of = f"{cost.tokens // cost.seq_len:,} × {cost.seq_len:,} tokens{_assumed(report.job)}"
-    takes = f"A step of {of} takes {cost.step_seconds:.3g} s "
-    takes += f"({cost.interval[0]:.3g} to {cost.interval[1]:.3g})"
+    low, expected, high = map(three_digits, (cost.interval[0], cost.step_seconds, cost.interval[1]))
+    takes = f"A step of {of} takes {expected} s ({low} to {high})"
     each = f"{cost.tokens_per_second_per_gpu:,.0f} tokens/s a GPU"
     if idle:
         takes += f"; a rank is idle for {idle:.0%} of it"
@@ -335,14 +337,23 @@ def ranks_view(report: Report, values: Values) -> View:
     return View(*all_ranks(record, said, f"; nodes of a group: {counts}"))
 
 
+def judge_name(report: Report) -> str | None:
+    """The framework whose rules judge, by its name; None for the paper's."""
+    return report.judge.name if report.judge else None
+
+
 def job_in_words(report: Report, published: str) -> str:
     """The model and its GPUs, in a few words. published: the name of a published job, or ""."""
     if published:
         return f"Llama 3 405B trains as its paper ran it: {JOBS[published].short}."
     job = report.job
-    gpu = f" ({job.gpu.name})" if job.gpu else ""
-    name = "A model without a preset" if job.model.name == CUSTOM else job.model.name
-    return f"{name} trains on {plural(job.gpus or job.layout.world, 'GPU')}{gpu}."
+    name = job.model.name
+    if name == CUSTOM:
+        name = "A model without a preset"
+    said = f"{name} trains on {plural(job.gpus or job.layout.world, 'GPU')}"
+    if job.gpu:
+        said += f" ({job.gpu.name})"
+    return f"{said}."
 
 
 def sentence_of(report: Report, values: Values) -> list[tuple[str, str]]:

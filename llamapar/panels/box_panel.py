@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, one_of, shown, whole
-from llamapar.figures import View
+from llamapar.figures import NO_FIGURE, View
 
 from .page import Page, source, style
+from .runs import figure_of
 
 KINDS = ("number", "list", "choice", "text", "board")
 
@@ -140,7 +141,9 @@ class BoxState:
     @property
     def value(self) -> object:
         """The guess as it was read; None before one."""
-        return self.verdict.value if self.verdict else None
+        if self.verdict is None:
+            return None
+        return self.verdict.value
 
     def change(self, changes: Values) -> BoxState:
         """The state after a guess, a hint, or a move on the board (row, column, thing); a fresh state without
@@ -203,8 +206,7 @@ class BoxState:
             "folds": asked.reveal is None,
             "verdict": None,
             "board": self._drawn(verdict),
-            "figure": view.spec if view and view.is_drawn else None,
-            "summary": view.summary if view else "",
+            **figure_of(view),
             "values": {"tab": asked.kind},
             "problem": None,
         }
@@ -261,7 +263,7 @@ class Box(Page[BoxState]):
         payload = state.traits(0)["payload"]
         assert isinstance(payload, dict)
         lines = [state.status, *(f"hint: {hint}" for hint in payload["hints"]), payload["summary"]]
-        return View(payload["figure"] or {"data": [], "layout": {}}, "\n".join(filter(None, lines)))
+        return View(payload["figure"] or NO_FIGURE, "\n".join(filter(None, lines)))
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, object], dict[str, object]]:
         data, metadata = super()._repr_mimebundle_()

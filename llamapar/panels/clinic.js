@@ -29,8 +29,8 @@ function nextSteps({ next, asks }, send) {
   const others = asks.filter(([, field]) => !field).map(([need]) => need);
   const steps = next.filter((text) => !text.startsWith("pass "));
   return [...steps.map((text) => make("div", make("code", text))),
-    asks.length ? make("div.lp-why.lp-asked", ...(boxes.length ? ["fill in ", ...boxes, " to narrow this down"] : []),
-      others.length ? `${boxes.length ? " also of use: " : "of use: "}${others.join(", ")}` : null) : null];
+    asks.length ? make("div.lp-why.lp-asked", ...(boxes.length ? ["Fill in ", ...boxes, " to narrow this down."] : []),
+      others.length ? `Of use: ${others.join(", ")}` : null) : null];
 }
 
 const block = (lines) => (lines.length ? make("pre", { tabindex: 0 }, lines.join("\n")) : null);
@@ -47,7 +47,7 @@ function explanationCard(parts, fix, send) {
     block(diff), tries(fixes(parts.fixes, "open the Explorer on this layout", fix)),
     words.length ? make("div", `try ${words.join(", or ")}`) : null, block(proof),
     parts.else.length ? fold("or else", {}, parts.else.map(why)) : null,
-    ...nextSteps(parts, send), parts.sure ? make("div.lp-sure", parts.sure) : null, ...source.map(why),
+    ...nextSteps(parts, send), parts.sure ? make("div.lp-sure", `how sure: ${parts.sure}`) : null, ...source.map(why),
     says.length ? fold("who says so", { class: "lp-more" }, frameworksTable(says)) : null);
 }
 

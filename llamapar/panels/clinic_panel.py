@@ -29,7 +29,7 @@ from llamapar.describe.typed_numbers import parse_number
 from llamapar.diagnosis import UNKNOWN, Explanation, explain
 from llamapar.diagnosis.known import ARGUMENTS, model_named
 from llamapar.errors import LayoutError, LlamaparError, ModelError, one_of, shown, whole
-from llamapar.figures import View, view
+from llamapar.figures import NO_FIGURE, View, view
 from llamapar.figures.diagnosis import failing_ranks
 from llamapar.frameworks import FRAMEWORKS
 from llamapar.frameworks import framework as find_framework
@@ -40,7 +40,7 @@ from .bringing import named_in
 from .controls import CLINIC, DIMS, names_of
 from .explorer_panel import Explorer
 from .page import Page, for_browser, nth, source, style
-from .runs import card
+from .runs import card, figure_of
 
 LIMIT = 60_000
 """Most characters of a text that the box shows; any are read."""
@@ -128,10 +128,10 @@ class Visit:
     @cached_property
     def _read_model(self) -> ModelConfig | None:
         """The model in the files, if they describe it completely."""
-        try:
-            return self.settings.model_config() if self.settings else None
-        except LlamaparError:
-            return None
+        if self.settings:
+            with suppress(LlamaparError):
+                return self.settings.model_config()
+        return None
 
     @cached_property
     def stated(self) -> dict[str, str]:
@@ -174,7 +174,7 @@ class Visit:
         read = self._read_model
         named = known.model if "model" in self.typed else None
         layers: tuple[tuple[Mapping[str, object], str], ...] = (
-            (best.facts if best else {}, IMPLIED),
+            (getattr(best, "facts", {}), IMPLIED),
             (_sizes(known.model, *DIMS), MODEL),
             (known.numbers, LIVE if self.error else STATED),
             (_sizes(known.model, "name") if self.error else {}, LIVE),
@@ -194,17 +194,19 @@ class Visit:
     @property
     def value(self) -> Explanation | None:
         """The explanation; None without a text."""
-        return None if self.explanation is NOTHING else self.explanation
+        if self.explanation is NOTHING:
+            return None
+        return self.explanation
 
     @cached_property
-    def picture(self) -> View | LlamaparError:
+    def drawn(self) -> tuple[View | None, LlamaparError | None]:
         """The picture, or the reason why there is none."""
         try:
-            return view(self.explanation)
+            return view(self.explanation), None
         except LlamaparError as none:
-            return none
+            return None, none
         except Exception as fault:  # of ours, too
-            return LlamaparError(f"the picture failed: {type(fault).__name__}: {fault}")
+            return None, LlamaparError(f"the picture failed: {type(fault).__name__}: {fault}")
 
     @property
     def ranks(self) -> str:
@@ -217,43 +219,40 @@ class Visit:
     @property
     def status(self) -> str:
         """One line: the verdict."""
-        return NOTHING.reason if self.explanation is NOTHING else self.explanation.summary
+        if self.value is None:
+            return NOTHING.reason
+        return self.value.summary
 
     def __str__(self) -> str:
         known = ", ".join(
             f"{name}={for_browser(value)} ({origin})" for name, (value, origin) in self.fields.items()
         )
-        drawn = self.picture.summary if isinstance(self.picture, View) else self.picture
-        text = self.status if self.explanation is NOTHING else str(self.explanation)
-        parts = (
-            f"known: {known}" * bool(known),
-            str(self.problem or ""),
-            text,
-            str(drawn),
-            self.ranks,
-        )
-        return "\n".join(filter(None, parts))
+        said = [self.problem, self.value or self.status, *self.drawn]
+        if known:
+            said.insert(0, f"known: {known}")
+        return "\n".join([str(each) for each in [*said, self.ranks] if each])
 
     def traits(self, seq: int) -> Values:
         """Everything for the page, as plain values. seq numbers it; buttons refer to this number."""
-        explained = self.explanation
-        drawn = self.picture
-        problem = self.problem
+        drawn, none = self.drawn
         values = {name: value for name, value in self.synced.items() if name != "text"}
         payload = {
             "seq": seq,
             "values": values,
             "origins": {name: origin for name, (_, origin) in self.fields.items()},
             "status": self.status,
-            "verdict": explained.verdict,
-            "problem": card(problem, FIELDS),
-            "parts": None if explained is NOTHING else _parts(explained),
-            "figure": drawn.spec if isinstance(drawn, View) else None,
-            "summary": drawn.summary if isinstance(drawn, View) else "",
-            "reason": "" if isinstance(drawn, View) else drawn.what,
-            "examples": EXAMPLES if explained is NOTHING else [],
+            "verdict": self.explanation.verdict,
+            "problem": card(self.problem, FIELDS),
+            "parts": None,
+            **figure_of(drawn),
+            "reason": "",
+            "examples": EXAMPLES,
             "ranks": self.ranks,
         }
+        if none:
+            payload["reason"] = none.what
+        if self.value:
+            payload |= {"parts": _parts(self.value), "examples": []}
         return {"payload": payload}
 
 
@@ -285,7 +284,9 @@ class Clinic(Page[Visit]):
         text: a text, or an exception, which is kept with its frames until another text comes.
         Raises LayoutError for an unknown field.
         """
-        self.move(Values(values) | ({} if text is None else {"text": text}))
+        if text is not None:
+            values["text"] = text  # type: ignore[typeddict-unknown-key]
+        self.move(Values(values))
 
     @property
     def explanation(self) -> Explanation:
@@ -294,14 +295,12 @@ class Clinic(Page[Visit]):
 
     def open_fix(self, fix: int = 0) -> Explorer:
         """Press a fix's button: opens an Explorer on the repaired layout, the same one each time."""
-        best = self.explanation.best
+        category, offered = _mended(self.explanation)
         judge = self.explanation.known.framework
-        offered = [one for one in (best.fixes if best else ()) if isinstance(one, Fix)]
         why = "" if offered else "a layout is mended where model and degrees are known"
-        mended = nth("fix", fix, offered, why)
-        category = best.category if best else ""
+        job = nth("fix", fix, offered, why).job
         tab = next((t for start, t in _TABS.items() if category.startswith(start)), "heads")
-        opened = {"value": mended.job, "framework": judge.name if judge else "", "tab": tab}
+        opened = {"value": job, "framework": getattr(judge, "name", ""), "tab": tab}
         return self._open(lambda explorer: explorer.move(opened))
 
     def open_files(self) -> Explorer:
@@ -321,8 +320,7 @@ class Clinic(Page[Visit]):
         """The panel as it is now: its picture, and the fields, diagnoses and the picture's summary as
         text.
         """
-        drawn = self._state.picture
-        return View(drawn.spec if isinstance(drawn, View) else {"data": [], "layout": {}}, str(self._state))
+        return View(figure_of(self._state.drawn[0])["figure"] or NO_FIGURE, str(self._state))
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "fix" and current:
@@ -348,8 +346,9 @@ def _checked(name: str, value: object) -> object:
         if not (isinstance(value, str) and model_named(value)):
             one_of("model", value, PRESETS, ModelError)
     else:
-        count = parse_number(name, value).value if isinstance(value, str) else value
-        value = whole(name, count, 1, OPTIONS[name].most)
+        if isinstance(value, str):
+            value = parse_number(name, value).value
+        value = whole(name, value, 1, OPTIONS[name].most)
     return value
 
 
@@ -368,21 +367,33 @@ def _cut(text: str) -> str:
     return text[: LIMIT // 3 - 99] + left_out + text[LIMIT // 3 - LIMIT :]
 
 
+def _mended(explained: Explanation) -> tuple[str, list[Fix]]:
+    """The category of the likeliest cause, and the layouts that mend it."""
+    if explained.best is None:
+        return "", []
+    return explained.best.category, [fix for fix in explained.best.fixes if isinstance(fix, Fix)]
+
+
+def _field_of(need: str) -> str | None:
+    """The field in which the reader can give a missing fact; None if there is none."""
+    field = ARGUMENTS.get(need, need)
+    if field in FIELDS:
+        return field
+    return None
+
+
 def _parts(explained: Explanation) -> Values:
     """The parts of an explanation, with buttons for fixes, boxes for facts that are missing, and links."""
     plain = explained.as_dict()
-    best = explained.best
-    fixes = [fix for fix in (best.fixes if best else ()) if isinstance(fix, Fix)]
+    category, fixes = _mended(explained)
     says = [[FRAMEWORKS[one.framework].title, one.message, one.source.links] for one in explained.speakers]
     return {name: plain[name] for name in _SHOWN} | {
         "operands": [list(row) for row in explained.parts["operands"]],
-        "category": best.category if best else "",
+        "category": category,
         "edit": [line for line in plain["edit"] if line not in map(str, fixes)],
         "fixes": [[fix.text, fix.effect.text] for fix in fixes],
         # Each with the field in which the reader can give it, where there is one.
-        "asks": [
-            [n, ARGUMENTS.get(n, n) if ARGUMENTS.get(n, n) in FIELDS else None] for n in explained.needs
-        ],
+        "asks": [[need, _field_of(need)] for need in explained.needs],
         "says": says,
         "source": list(explained.source),
     }

@@ -268,8 +268,8 @@ _SHORT = {
     "recompute": "recompute",
     "name": "schedule",
     "mib": "MiB",
+    "virtual_stages": "virtual stages",
 }
-_SHORT["virtual_stages"] = "virtual stages"
 
 _LIVE: dict[str, Control] = {
     **{axis: choice(axis, _DEGREES) for axis in AXES},

@@ -21,17 +21,18 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.option_rows import OTHER_DEFAULTS
 from llamapar.describe.options import EXPORT_TITLES, Values
 from llamapar.errors import LlamaparError
-from llamapar.figures import View
+from llamapar.figures import NO_FIGURE, View
 from llamapar.figures.plan import Mark
 from llamapar.rules.job_text import as_cli, exported
 from llamapar.rules.report import Report
 
+from .answers import judge_name
 from .controls import DEFAULTS, EXPLORER, MAIN_TABS, TIMES
 from .line import PLAIN, is_line
 from .maps import MAP_AXES, rank_at
 from .page import Undoing, nth, source, style
 from .runner import Runner
-from .runs import Run
+from .runs import Run, figure_of
 from .searching import Search, Searcher, mark, results_picture, search_as_dict, title_of, values_of_layout
 from .state import State
 
@@ -81,7 +82,9 @@ class Explorer(Undoing[State]):
 
         Raises LlamaparError for an unknown control, and for a value that leaves no job: nothing changes then.
         """
-        self.move({**values, "model": model} if model else Values(values))
+        if model:
+            values["model"] = model  # type: ignore[typeddict-unknown-key]
+        self.move(Values(values))
 
     def move(self, changes: Values) -> None:
         self._show(lambda state: state.move(changes))
@@ -165,10 +168,10 @@ class Explorer(Undoing[State]):
     def result(self) -> Result | None:
         """The result of the run that the controls describe; None without one (yet)."""
         now = self._runner.now
-        try:
-            return now.result if now and now.plan == self._state.plan() else None
-        except LlamaparError:
-            return None
+        with suppress(LlamaparError):
+            if now and now.plan == self._state.plan():
+                return now.result
+        return None
 
     def run(self) -> Result:
         """Run what the controls describe, now, and wait for it; an interrupt cancels it.
@@ -200,8 +203,9 @@ class Explorer(Undoing[State]):
 
     def _now(self) -> View:
         outcome = self._state.outcome
-        lines = ["".join(text for text, _ in self._state.sentence)] if outcome.report else []
-        lines += [str(outcome.report)] if outcome.report else []
+        lines = []
+        if outcome.report:
+            lines += ["".join(text for text, _ in self._state.sentence), str(outcome.report)]
         lines += filter(None, (self.gave, self._state.published))
         if outcome.problem:
             lines.append(str(outcome.problem))
@@ -210,12 +214,15 @@ class Explorer(Undoing[State]):
         picture = outcome.view
         if outcome.question and self._searcher.now:
             picture = results_picture(self._searcher.now, self._marks())
-            lines += [title_of(self._searcher.now.question), *([picture.summary] if picture else [])]
+            lines.append(title_of(self._searcher.now.question))
+            if picture:
+                lines.append(picture.summary)
         if outcome.plan:
-            now = self._runner.now
-            lines += [now.text] if now else []
-            picture = now.picture if now else None
-        return View(picture.spec if picture else {"data": [], "layout": {}}, "\n".join(lines))
+            picture = None
+            if now := self._runner.now:
+                lines.append(now.text)
+                picture = now.picture
+        return View(figure_of(picture)["figure"] or NO_FIGURE, "\n".join(lines))
 
     # -- to and from the browser -----------------------------------------------------------------
 
@@ -229,7 +236,10 @@ class Explorer(Undoing[State]):
         plan = self._state.outcome.plan
         now = self._runner.now
         if plan and not (now and now.plan == plan):
-            (self._runner.start if plan.quick else self._runner.offer)(plan)
+            if plan.quick:
+                self._runner.start(plan)
+            else:
+                self._runner.offer(plan)
         self._send_ahead()
         question = state.outcome.question
         search = self._searcher.now
@@ -335,7 +345,7 @@ def copied_text(name: str, state: State, report: Report, drawn: View | None) -> 
     """The text for "copy as": the job; for a command line in the Memory tab, the command that counts its
     bytes.
     """
-    judge = report.judge.name if report.judge else None
+    judge = judge_name(report)
     if name == "CLI" and state.values["tab"] == "memory" and drawn and report.job.seq_len:
         return as_cli(report.job, judge, "memory")
     return exported(name, report.job, judge)

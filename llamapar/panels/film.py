@@ -186,7 +186,9 @@ def _moves(
 def _ways(event: CollectiveEvent) -> Iterable[tuple[int, ...]]:
     """The pairs of ranks of which the first sends to the second."""
     if event.kind in ("send", "recv"):
-        return [event.group if event.kind == "send" else event.group[::-1]]
+        if event.kind == "recv":
+            return [event.group[::-1]]
+        return [event.group]
     return permutations(event.group, 2)
 
 
@@ -252,12 +254,13 @@ def caption(tape: Tape, line: Sequence[TapeStep], reads: Sequence[TapeStep]) -> 
             return f"{_upper(step.why)}. {'; '.join(each)}."
         return f"The line raises an error on {ranks}: {next(iter(step.error.values()))}"
     names = " and ".join(f"`{other.name}`" for other in line)
-    broken = next((other for other in line if other.fault), None)
-    wrong = [] if broken is None else [f"{_BROKEN[broken.fault]} {_why(broken)}."]
+    wrong = [f"{_BROKEN[other.fault]} {_why(other)}." for other in line if other.fault][:1]
     # A tensor of too many numbers has none, and then nothing says who made it.
     who = "each rank" if len(step.values) in (0, len(tape.coords)) else some(sorted(step.values))
     if step.code == "argument" and step.phase == "forward":
-        verb = "are" if who.startswith("ranks") else "is"
+        verb = "is"
+        if who.startswith("ranks"):
+            verb = "are"
         given = f"{_upper(who)} {verb} given {listed([f'`{other.name}`' for other in line])}."
         return " ".join([given, *wrong])
     event = next((other.event for other in line if other.event), None)
@@ -289,8 +292,9 @@ def _communication(event: CollectiveEvent, line: Sequence[TapeStep], reads: Sequ
     source = next((step for step in reads for made in line if _goes_into(step, made, event)), None)
     sent = max(sum(e.sent for e in events) for step in line for events in step.events.values())
     sends = f"A rank sends {sent:,} bytes."
-    places = {} if source is None else source.places
-    kinds = [place.kind for axis, place in places.items() if axis in event.axis.split("-")]
+    kinds = []
+    if source is not None:
+        kinds = [place.kind for axis, place in source.places.items() if axis in event.axis.split("-")]
     if event.kind in ("send", "recv"):
         pairs = [pair for events in line[0].events.values() for e in events for pair in _ways(e)]
         here, there = (some(sorted({*side})) for side in zip(*pairs, strict=True))
@@ -339,16 +343,24 @@ def _computation(line: Sequence[TapeStep], reads: Sequence[TapeStep], names: str
     return f"{_upper(who)} {makes} {new}{names}{source}, and {sends} nothing."
 
 
+_HOW = {
+    "copy": ", the same as the other ranks of ",
+    "summand": ", as a summand over ",
+    "own": ", with numbers of its own over ",
+}
+"""How ranks hold a tensor over some axes."""
+
+
 def _held(step: TapeStep, tape: Tape) -> str:
     """ "Each rank has its own tokens (CP) of `partial`, as a summand over TP." """
     own = [f"its own {unit(step, tape, dim)} ({'·'.join(axes).upper()})" for dim, axes in step.cut.items()]
     over: dict[str, str] = {}
-    for kind in ("copy", "summand", "own"):
+    for kind in _HOW:
         over[kind] = " and ".join(axis.upper() for axis, place in step.places.items() if place.kind == kind)
     words = f"Each rank has {' and '.join(own) or 'all'} of `{step.name}`"
-    words += f", the same as the other ranks of {over['copy']}" if over["copy"] else ""
-    words += f", as a summand over {over['summand']}" if over["summand"] else ""
-    words += f", with numbers of its own over {over['own']}" if over["own"] else ""
+    for kind, said in _HOW.items():
+        if over[kind]:
+            words += said + over[kind]
     for dim, _ in out_of_order(step, min(step.values)):
         words += f", with {unit(step, tape, dim)} in the order of the ranks that sent them"
     return f"{words}."
@@ -356,7 +368,9 @@ def _held(step: TapeStep, tape: Tape) -> str:
 
 def phase_of(step: Plain) -> str:
     """ "forward" or "backward": the end of a step of training stands with its backward."""
-    return "forward" if step["phase"] == "forward" else "backward"
+    if step["phase"] == "forward":
+        return "forward"
+    return "backward"
 
 
 def view_of(steps: list[Plain], before: Plain, changes: Plain, phase: str) -> Plain:

@@ -27,7 +27,9 @@ def is_count(value: object, name: str) -> TypeGuard[int]:
 def valid_degrees(values: Mapping[str, object]) -> dict[str, int] | None:
     """The four degrees, or None if one is no valid number of ranks."""
     degrees = {axis: n for axis in AXES if is_count((n := values[axis]), axis)}
-    return degrees if len(degrees) == len(AXES) else None
+    if len(degrees) == len(AXES):
+        return degrees
+    return None
 
 
 def ranks_in_words(values: Values) -> str:
@@ -60,7 +62,9 @@ def kept_gpus(values: Values, before: int) -> int:
     gpus = values["gpus"]
     if degrees is None:
         return before
-    return gpus if is_count(gpus, "gpus") else math.prod(degrees.values())
+    if is_count(gpus, "gpus"):
+        return gpus
+    return math.prod(degrees.values())
 
 
 @dataclass(frozen=True)

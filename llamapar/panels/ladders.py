@@ -17,12 +17,13 @@ from llamapar.describe.layout import divisors
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
-from llamapar.figures import View, view
+from llamapar.figures import NO_FIGURE, View, view
 from llamapar.figures.wording import sentence
 from llamapar.records.calls import Call
 from llamapar.records.tables import Plain, Record
 
 from .controls import rung_name
+from .runs import figure_of
 
 MOST_RUNGS = 12
 """Values on a ladder: more do not fit beside one another."""
@@ -55,14 +56,15 @@ class Rung:
     @cached_property
     def view(self) -> View:
         """The picture; without a record only the words."""
-        return view(self.record) if self.record else View({"data": [], "layout": {}}, self.says)
+        if self.record is None:
+            return View(NO_FIGURE, self.says)
+        return view(self.record)
 
     @cached_property
     def as_dict(self) -> Plain:
         """Plain values for the browser."""
         words = {name: getattr(self, name) for name in ("name", "value", "gives", "problem", "doubt", "says")}
-        figure = self.view.spec if self.record else None
-        return words | {"code": str(self.call), "figure": figure, "summary": self.view.summary}
+        return words | {"code": str(self.call)} | figure_of(self.view)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +116,8 @@ class Subject:
         try:
             record = self.make(**call.arguments)
         except LlamaparError as refused:
-            why = f": {refused.why}" if refused.why else ""
-            return Rung(*words, "refused", refused.what, "", sentence(refused.what + why), call, None)
+            why = ": ".join(filter(None, (refused.what, refused.why)))
+            return Rung(*words, "refused", refused.what, "", sentence(why), call, None)
         gives = self.gives if callable(self.gives) else self.gives[knob]
         problem = self.problem(record)
         doubt = self.doubt(record)

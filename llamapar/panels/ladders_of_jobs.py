@@ -18,7 +18,7 @@ from llamapar.place.orders import ORDERS
 from llamapar.place.pipeline import Schedule
 from llamapar.place.schedule import schedule
 from llamapar.place.shards import SHARED_FROM
-from llamapar.records.tables import human, plural
+from llamapar.records.tables import human, plural, three_digits
 from llamapar.timing.cost import Cost, cost
 from llamapar.timing.inside import BACKWARD, FORWARD, LayerSteps, inside
 
@@ -94,7 +94,7 @@ def _cost_says(record: Cost) -> str:
     shares = Counter({name: n / record.step_seconds for name, n in record.seconds.items()})
     most = listed([f"{name} {part:.0%}" for name, part in shares.most_common(NAMED)])
     return (
-        f"A step of {record.tokens:,} tokens takes {record.step_seconds:.3g} s on "
+        f"A step of {record.tokens:,} tokens takes {three_digits(record.step_seconds)} s on "
         f"{plural(record.layout.world, 'GPU')} ({record.spread.told(record.step_seconds)}): {most}."
     )
 
@@ -128,7 +128,7 @@ def _inside_gives(record: LayerSteps) -> str:
 def _inside_says(record: LayerSteps) -> str:
     forward, backward = (1e3 * record.seconds(phase) for phase in (FORWARD, BACKWARD))
     said = f"A layer takes {forward:.3g} ms forward and {backward:.3g} ms backward on {record.gpu}"
-    waits = [f"{part:.0%} of it for its {axis.upper()} group" for axis, part in _waits(record).items()]
+    waits = [f"{part:.0%} of the time for its {axis.upper()} group" for axis, part in _waits(record).items()]
     return f"{said}; a rank waits {listed(waits)}." if waits else f"{said}; nobody waits."
 
 
@@ -162,7 +162,7 @@ JOBS = {
         cost,
         {**_TRAINED, "recompute": "selective", "seq_len": 8192, "micro_batch": 1, "gpu": DEFAULT_GPU},
         {"tp": _TP, "pp": _PP, "recompute": OPTIONS["recompute"].choices},
-        lambda record: f"{record.step_seconds:.3g} s, MFU {record.mfu:.0%}",
+        lambda record: f"{three_digits(record.step_seconds)} s, MFU {record.mfu:.0%}",
         _cost_says,
     ),
     "traffic": Subject(

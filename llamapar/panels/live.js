@@ -106,7 +106,7 @@ function render({ model, el }) {
     const past = rung.offsetLeft + rung.offsetWidth - ladder.clientWidth;
     const from = ladder.scrollLeft;
     if (past <= from && rung.offsetLeft >= from) return;
-    ladder.scrollLeft = Math.max(past + rung.offsetWidth, Math.min(from, rung.offsetLeft));
+    ladder.scrollLeft = Math.min(rung.offsetLeft, Math.max(past + rung.offsetWidth, from));
     scrolled = performance.now();
   }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Unpack
@@ -23,6 +24,7 @@ from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LayoutError, LlamaparError, one_of
 from llamapar.figures import View
+from llamapar.late import offered
 from llamapar.records.calls import Call
 from llamapar.records.tables import Record
 
@@ -36,6 +38,9 @@ from .traits import as_traits
 
 SUBJECTS = MAPS | JOBS
 """Name → what can be shown live: the name of its function, or "block" for `lp.ranks` with a model."""
+
+with suppress(LlamaparError):  # the course may be missing
+    SUBJECTS |= offered("course", "SUBJECTS")
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ class LiveState:
         for name in changes:
             one_of("argument", name, self.values)
         values = {**self.values, **changes}
-        made = replace(self, values=values if "rank" in changes else self.subject.within(values), knob=knob)
+        if "rank" not in changes:
+            values = self.subject.within(values)
+        made = replace(self, values=values, knob=knob)
         alone = made.values == {**self.values, knob: values[knob]}
         there = alone and any(same_value(rung.value, values[knob]) for rung in self.ladder)
         if there and knob == self.knob:
@@ -213,9 +220,9 @@ def live(
 
     what: "heads", "vocab", "sequence", "stages", "ranks", "schedule", "memory", "zero", "cost", "traffic" or
     "inside", the function whose record is drawn; "block", a rank's part of layers, heads, tokens and batch;
-    or a record from one of them, with all its arguments. model: a preset, config or ModelConfig; the default
-    is "llama3-8b". knob: whose ladder stands above the picture. arguments: other arguments of the function,
-    such as tp= and seq_len=.
+    "collective", "overlap" or "roofline" of the course; or a record from one of them, with all its arguments.
+    model: a preset, config or ModelConfig; the default is "llama3-8b". knob: whose ladder stands above the
+    picture. arguments: other arguments of the function, such as tp= and seq_len=.
 
     The ladder shows the result of each value of the knob, and why a value does not work. Raises LlamaparError
     if the function refuses the arguments.

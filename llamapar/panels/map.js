@@ -31,7 +31,7 @@ function partOf({ from, to }, one, [x0, x1, y0, X0, X1, y1, right]) {
   return right == null ? edges : [...edges, mix(y0, right, b)];
 }
 
-// Draws a scene into `root`, and others in its place with `update`. pick: called with the rank that is pressed.
+// Draws a scene into `root`, and others in its place with `update`. pick: told the rank that is pressed.
 function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = {}) {
   const [bands, texts, hits] = ["bands", "texts", "hits"].map((name) => svgNode("g", { class: `lp-${name}` }));
   const tears = svgNode("path", { class: "tear" });
@@ -61,7 +61,8 @@ function drawMap(root, first, { duration = SLIDE, pick = () => {}, rank = 0 } = 
     const width = wide();
     for (const one of [...standing.values(), ...leaving]) {
       one.now = one.start.map((from, k) => mix(from, one.end[k], part));
-      put(one.node, { d: outlineOf(one.now, width), opacity: one.fade < 0 ? 1 - part : one.fade ? part : 1 });
+      const edge = ((one.now[4] - one.now[3]) * width) / 5; // of a narrow shape
+      put(one.node, { d: outlineOf(one.now, width), opacity: one.fade < 0 ? 1 - part : one.fade ? part : 1, style: edge < 1 ? `stroke-width:${edge}` : "" });
     }
     for (const each of [texts, tears]) put(each, { opacity: part });
     if (part < 1) return;

@@ -48,9 +48,8 @@ function buildRun(ask, send) {
     stop.disabled = !busy;
     if (focused && (on || !busy)) (on ? stop : start).focus();
     const far = running.fraction == null ? "" : `${Math.floor(100 * running.fraction)} %`;
-    const left = running.left ? `${running.left} left` : on ? running.expects : "";
     const when = running.quick ? "It is quick and runs at each move of a control" : "It is long and runs when you press Run";
-    work.draw(busy, running, (running.phase ? [running.phase, far, left] : [when, running.expects]).filter(Boolean).join(" · "));
+    work.draw(busy, running, (running.phase ? [running.phase, far, on ? running.expects : ""] : [when, running.expects]).filter(Boolean).join(" · "));
     for (const part of [verdict, cards, notes, tables]) part.classList.toggle("lp-stale", on && !result && tables.hasChildNodes());
     const now = JSON.stringify([running.state, result, running.problem, running.notes]);
     if (shown === now || (on && !result && tables.hasChildNodes())) return;

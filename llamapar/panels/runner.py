@@ -24,9 +24,6 @@ STEP = 0.1
 MEASURED = 100
 """Runs that are remembered."""
 
-TOLD = 0.1
-"""Share of a run that must be done before what is left of it is told."""
-
 
 class Runner(Background[Run]):
     """Runs plans, one at a time, and remembers their durations."""
@@ -98,8 +95,7 @@ class Runner(Background[Run]):
                 past = bool(total and done and not ticked)  # what is left is on one device
                 phase = "comparing with the unsharded model" if past else run.phase
                 fraction = min(done / total, 1.0) if total and not past else None
-                left = (now - begun) * (1 / fraction - 1) if fraction and fraction > TOLD else None
-                self._put(stop, replace(run, phase=phase, fraction=fraction, left=left))
+                self._put(stop, replace(run, phase=phase, fraction=fraction))
             return stop.is_set()
 
         def tick() -> None:

@@ -109,8 +109,9 @@ def planned_run(job: Job, padding: Padding, values: Values) -> RunPlan:
             notes.append(f"micro_batches={asked} runs as {many}")
     if program in WHOLE and layout.pp > 1:
         options |= {"schedule": job.schedule, "micro_batches": many, "nc": job.nc}
-    smaller = (f"made small to run here: {'; '.join(notes)}",) if notes else ()
-    return RunPlan(program, model, layout, engine, options, smaller)
+    if notes:
+        notes = [f"made small to run here: {'; '.join(notes)}"]
+    return RunPlan(program, model, layout, engine, options, tuple(notes))
 
 
 # -- how long it takes -------------------------------------------------------------------------
@@ -123,7 +124,9 @@ def about(seconds: float) -> str:
     """ "about 4 s", "about 3 min"."""
     if seconds < 1:
         return "less than a second"
-    return f"about {seconds:.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min"
 
 
 def expected_duration(plan: RunPlan, measured: Sequence[tuple[RunPlan, float]]) -> str:
@@ -167,8 +170,17 @@ def card(problem: LlamaparError | None, controls: Container[str] = ()) -> Plain 
 
 def _settings(choice: object, controls: Container[str]) -> Plain:
     """The settings of a choice, if there are controls for all of them."""
-    settable = isinstance(choice, Choice) and all(name in controls for name, _ in choice.values)
-    return dict(choice.values) if isinstance(choice, Choice) and settable else {}
+    if isinstance(choice, Choice) and all(name in controls for name, _ in choice.values):
+        return dict(choice.values)
+    return {}
+
+
+def figure_of(drawn: View | None) -> Plain:
+    """What a page shows of a picture: its figure, None without one, and its words."""
+    if drawn is None:
+        return {"figure": None, "summary": ""}
+    figure = drawn.spec if drawn.is_drawn else None
+    return {"figure": figure, "summary": drawn.summary}
 
 
 @dataclass(frozen=True)
@@ -177,7 +189,7 @@ class Run:
 
     phase: the current work. fraction: its progress, if known. result: available before the tape, which is
     written afterwards and is missing after a cancel. problem: the reason why there is no result. expects: the
-    estimated duration, in words. left: estimated seconds until the end.
+    estimated duration, in words.
     """
 
     plan: RunPlan
@@ -188,7 +200,6 @@ class Run:
     tape: Tape | None = None
     problem: LlamaparError | None = None
     expects: str = ""
-    left: float | None = None
 
     @cached_property
     def picture(self) -> View | None:
@@ -204,7 +215,8 @@ class Run:
         plan = self.plan
         result = self.result
         lines = [f"{plan.title} (engine {plan.engine}): {self.state}", *plan.notes]
-        lines += [str(self.problem)] if self.problem else []
+        if self.problem:
+            lines.append(str(self.problem))
         if result is None:
             return "\n".join(lines)
         if result.errors:
@@ -214,11 +226,14 @@ class Run:
             lines.append(f"{_equal(result)} within {result.tolerance:.0e}" if compared else result.summary)
             found = {**result.output_errors, **result.gradient_errors}
             off = [name for name, error in found.items() if not error <= result.tolerance]
-            lines += [f"off: {', '.join(off)}"] if off else []
+            if off:
+                lines.append(f"off: {', '.join(off)}")
         lines += [note for note in (*_size(result), *result.notes) if not note.startswith("device ")]
         lines.append(sent_in_words(result.trace))
         lines += [str(record) for record in result.details]
-        return "\n".join([*lines, *([str(self.tape)] if self.tape else [])])
+        if self.tape:
+            lines.append(str(self.tape))
+        return "\n".join(lines)
 
     def as_dict(self) -> Plain:
         """Plain values for the browser."""
@@ -230,7 +245,6 @@ class Run:
             "phase": self.phase,
             "fraction": self.fraction,
             "expects": self.expects,
-            "left": "" if self.left is None else about(self.left),
             "problem": card(self.problem, DEFAULTS),
             "result": self._result(self.result) if self.result else None,
         }
@@ -240,9 +254,13 @@ class Run:
         failed = self.tape.failed if self.tape else None
         line = f"at {failed.where}: {failed.code}" if failed else ""
         why = "; ".join(filter(None, [line, result.why]))
-        tables = [_tape(self.tape)] if self.tape else []
-        tables += [_errors(result)] if result.rows else []
-        tables += [_volumes(result.trace)] if result.trace.events else []
+        tables = []
+        if self.tape:
+            tables.append(_tape(self.tape))
+        if result.rows:
+            tables.append(_errors(result))
+        if result.trace.events:
+            tables.append(_volumes(result.trace))
         tables += [_detail(record) for record in result.details]
         return {
             "ok": result.ok,
@@ -252,8 +270,7 @@ class Run:
             ],
             "notes": [*self.plan.notes, *_size(result), *result.notes],
             "tables": tables,
-            "figure": self.picture.spec if self.picture else None,
-            "summary": self.picture.summary if self.picture else "",
+            **figure_of(self.picture),
         }
 
 
@@ -265,8 +282,11 @@ def verdict(result: Result) -> str:
         return f"{some(sorted(result.errors))} of {result.ranks} raised {', '.join(kinds)} ({where})"
     if result.max_error is None and result.engine == "dry":
         return result.summary
-    far = [f"outputs {result.max_error:.0e}"] if result.max_error is not None else []
-    far += [f"gradients {result.max_grad_error:.0e}"] if result.max_grad_error is not None else []
+    far = []
+    if result.max_error is not None:
+        far.append(f"outputs {result.max_error:.0e}")
+    if result.max_grad_error is not None:
+        far.append(f"gradients {result.max_grad_error:.0e}")
     within = f"where {result.tolerance:.0e} counts as equal ({plural(result.ranks, 'rank')}, {where})"
     return f"{_equal(result)}: largest error of {', of '.join(far)}, {within}"
 
@@ -277,7 +297,9 @@ def raised_errors(result: Result) -> list[tuple[str, list[int]]]:
 
 
 def _equal(result: Result) -> str:
-    return f"{'equal to' if result.ok else 'DIFFERS from'} the unsharded model"
+    if result.ok:
+        return "equal to the unsharded model"
+    return "DIFFERS from the unsharded model"
 
 
 def _size(result: Result) -> list[str]:

@@ -19,10 +19,10 @@ from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Report
 from llamapar.timing.plan import Plan, plan, searching
 
-from .answers import sequence_of, step_cost, with_batch
+from .answers import judge_name, sequence_of, step_cost, with_batch
 from .background import CANCELLED, DONE, RUNNING, Background
 from .controls import DEFAULTS, OWN
-from .runs import card
+from .runs import card, figure_of
 
 SHOWN = 120
 """Most layouts drawn: the fastest of those that pass and may fit."""
@@ -44,7 +44,7 @@ def question_of(report: Report) -> Values:
         "schedule": job.schedule,
         "cp_method": job.cp_method,
         "kv_replication": job.kv_replication,
-        "framework": report.judge.name if report.judge else None,
+        "framework": judge_name(report),
     }
 
 
@@ -126,8 +126,7 @@ def search_as_dict(now: Search, marks: list[Mark]) -> Plain:
         "far": far,
         "fraction": now.passing / SHOWN if now.judged else None,
         "problem": card(now.problem, DEFAULTS),
-        "figure": drawn.spec if drawn else None,
-        "summary": drawn.summary if drawn else "",
+        **figure_of(drawn),
     }
 
 

@@ -16,17 +16,26 @@ from llamapar.describe.models import PRESETS, ModelConfig
 from llamapar.describe.options import OPTIONS, Values
 from llamapar.describe.typed_numbers import parse_number, typed
 from llamapar.errors import LlamaparError, ModelError, flag, one_of
-from llamapar.figures import View, view
-from llamapar.frameworks import framework, padding_rule
+from llamapar.figures import view
+from llamapar.frameworks import judge_of, padding_rule
 from llamapar.frameworks.settings import Settings
 from llamapar.records.tables import Plain
-from llamapar.rules.fix import Fix
 from llamapar.rules.job_text import as_cli
-from llamapar.rules.report import Report, check_job
+from llamapar.rules.report import check_job
 from llamapar.rules.severity import codes, severities_again
-from llamapar.rules.table import ERROR, WARNING
+from llamapar.rules.table import ERROR
 
-from .answers import YES, Answer, answers, job_in_words, plain_finding, ranks_view, sentence_of, times_view
+from .answers import (
+    YES,
+    Answer,
+    answers,
+    job_in_words,
+    judge_name,
+    plain_finding,
+    ranks_view,
+    sentence_of,
+    times_view,
+)
 from .bringing import controls_of
 from .controls import COUNTS, CUSTOM, DEFAULTS, DIMS, FACTS, FIRST_JOB, FIRST_MODEL, LAYOUT, OWN, STEP, TABS
 from .fitting import fitted, told
@@ -34,42 +43,13 @@ from .holding import also_changed, kept_gpus, rank_within, ranks_in_words
 from .job_controls import as_controls, dims_of, preset_of, settings_of_job, still_describes
 from .line import PLAIN, read_line
 from .maps import RECORDS, padding, place_on_map
-from .runs import RunPlan, card, planned_run
+from .outcome import Outcome
+from .runs import RunPlan, card, figure_of, planned_run
 from .searching import question_of
 from .slider_steps import steps_of
 
 VIEW = ("tab", "rank", "time", "beside", "step", "gives")
 """Controls of what is looked at, or of what gives, which are no step to undo."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of the controls: everything that could be computed, and the problem if there was one."""
-
-    report: Report | None = None
-    view: View | None = None
-    plan: RunPlan | None = None
-    question: Values | None = None
-    problem: LlamaparError | None = None
-
-    @property
-    def fits(self) -> bool:
-        """Whether the job certainly fits its GPU, as far as memory is counted."""
-        memory = self.report.memory if self.report else None
-        return memory is None or memory.severity not in (ERROR, WARNING)
-
-    @property
-    def remedies(self) -> tuple[Fix, ...]:
-        """Changes that make the job fit; computed on request, after the picture is shown."""
-        memory = self.report.memory if self.report else None
-        return memory.fixes if memory else ()
-
-    @property
-    def status(self) -> str:
-        """One line: the report's summary, or the problem with the input."""
-        if self.report:
-            return self.report.summary
-        return self.problem.what if self.problem else ""
 
 
 @dataclass(frozen=True)
@@ -135,7 +115,9 @@ class State:
         if values["job"] and not still_describes(values, JOBS[values["job"]].job):
             values["job"] = ""
         after = replace(self, values=values, base=base, kept=kept_gpus(values, self.kept))
-        return after if changes.keys() <= {*VIEW} else replace(after, gave="", meant=None)
+        if changes.keys() <= {*VIEW}:
+            return after
+        return replace(after, gave="", meant=None)
 
     def move(self, changes: Mapping[str, object]) -> State:
         """The same for a user's change, which keeps GPUs and batch; a published job brings its own.
@@ -169,7 +151,9 @@ class State:
         read = {name: typed(name, v) if name in COUNTS else v for name, v in changes.items()}
         move = also_changed(self.values, read, self.kept)
         after = self.change(read | move.more)
-        return replace(after, gave=move.gave, kept=move.gpus) if move.gave else after
+        if not move.gave:
+            return after
+        return replace(after, gave=move.gave, kept=move.gpus)
 
     def _fit(self, given: Mapping[str, object]) -> State:
         """With another model, and what it can keep of the job that the reader has made."""
@@ -186,7 +170,7 @@ class State:
         """How many rules refuse the job with some changes, on as many GPUs as it has ranks; inf for none."""
         made = replace(self, values=self.values | changes | {"gpus": None})
         try:
-            judge = framework(made.values["framework"]) if made.values["framework"] else None
+            judge = judge_of(made.values["framework"] or None)
             job = made.job()
             # As the answers take it.
             job = job.replace(micro_batch=job.micro_batch_size)
@@ -200,8 +184,10 @@ class State:
 
     def take(self, job: Job) -> State:
         """With a job's model, layout and facts in the controls."""
-        state = self.change({"preset": job.model})
-        return state.change(settings_of_job(job) | ({} if job.gpu else {"gpu": self.values["gpu"]}))
+        settings = settings_of_job(job)
+        if job.gpu is None:
+            settings["gpu"] = self.values["gpu"]
+        return self.change({"preset": job.model}).change(settings)
 
     def bring(self, settings: Settings) -> State:
         """With the values in a run's own files; an incomplete model leaves the current one."""
@@ -213,15 +199,18 @@ class State:
     def restore(self, line: str) -> State:
         """Exactly the state in a line of text. Raises LlamaparError."""
         model, values = read_line(line)
-        state = self.change({"preset": model}) if model else self
+        state = self
+        if model:
+            state = self.change({"preset": model})
         return state.apply(PLAIN | values)
 
     @cached_property
     def line(self) -> str:
         """The job as one line for `restore`, `lp.explorer` and the command; empty without a job."""
         report = self.outcome.report
-        judge = report.judge.name if report and report.judge else None
-        return as_cli(report.job, judge).splitlines()[-1] if report else ""
+        if report is None:
+            return ""
+        return as_cli(report.job, judge_name(report)).splitlines()[-1]
 
     def pin(self) -> State:
         """With itself pinned."""
@@ -281,7 +270,7 @@ class State:
         report = None
         try:
             job = self.job()
-            judge = framework(self.values["framework"]) if self.values["framework"] else None
+            judge = judge_of(self.values["framework"] or None)
             report = check_job(job, judge)
             tab = one_of("tab", self.values["tab"], TABS)
             if tab == "run":
@@ -314,8 +303,10 @@ class State:
         if not self.values["job"] or not self.answers:
             return ""
         _, memory, speed, _ = self.answers
-        doubt = [] if memory.verdict == YES else [memory.text]  # it ran, so it fits
-        return JOBS[self.values["job"]].beside(", ".join([speed.text, *doubt]))
+        predicted = [speed.text]
+        if memory.verdict != YES:  # it ran, so it fits
+            predicted.append(memory.text)
+        return JOBS[self.values["job"]].beside(", ".join(predicted))
 
     @cached_property
     def sentence(self) -> list[tuple[str, str]]:
@@ -323,8 +314,10 @@ class State:
         without a job.
         """
         report = self.outcome.report
+        if report is None:
+            return []
         try:
-            return sentence_of(report, self._read(("rank", "chunking"))) if report else []
+            return sentence_of(report, self._read(("rank", "chunking")))
         except LlamaparError as problem:
             return [(f"{problem.what}.", "")]
 
@@ -350,17 +343,17 @@ class State:
     def synced(self) -> Values:
         """The traits: every control, the model by its name, and its dims as they are."""
         values = {name: value for name, value in self.values.items() if name not in ("job", "preset")}
-        model = self.value.model if self.value else None
-        return (
-            values
-            | (dims_of(model) if model else {})
-            | {"model": model.name if model else self.values["preset"]}
-        )
+        if self.value is None:
+            return values | {"model": self.values["preset"]}
+        model = self.value.model
+        return values | dims_of(model) | {"model": model.name}
 
     @property
     def value(self) -> Job | None:
         """The job; None if the controls describe none."""
-        return self.outcome.report.job if self.outcome.report else None
+        if self.outcome.report is None:
+            return None
+        return self.outcome.report.job
 
     @property
     def status(self) -> str:
@@ -376,18 +369,24 @@ class State:
             "seq": seq,
             "values": self.values,
             "ok": bool(report and report.ok and not problem),
-            "status": ranks_in_words(self.values) if report else outcome.status,
+            "status": outcome.status,
             "gave": self.gave,
-            "about": job_in_words(report, self.values["job"]) if report else "",
+            "about": "",
             "sentence": self.sentence,
-            "chosen": place_on_map(self.values, report.job.layout) if report else None,
+            "chosen": None,
             "steps": steps_of(self.values, self.base, outcome.view),
             "problem": card(problem, DEFAULTS),
-            "findings": [plain_finding(f) for f in report.findings] if report else [],
-            "figure": outcome.view.spec if outcome.view else None,
-            "summary": outcome.view.summary if outcome.view else "",
+            "findings": [],
+            **figure_of(outcome.view),
             "fits": outcome.fits,
         }
+        if report:
+            payload |= {
+                "status": ranks_in_words(self.values),
+                "about": job_in_words(report, self.values["job"]),
+                "chosen": place_on_map(self.values, report.job.layout),
+                "findings": [plain_finding(finding) for finding in report.findings],
+            }
         said = {
             "seq": seq,
             "now": self.plain_answers,

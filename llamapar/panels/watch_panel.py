@@ -17,7 +17,7 @@ from llamapar.describe.models import ModelLike
 from llamapar.describe.options import LAYOUT as DEGREES
 from llamapar.describe.options import Values
 from llamapar.errors import Choice, LlamaparError, one_of, whole
-from llamapar.figures import View
+from llamapar.figures import NO_FIGURE, View
 from llamapar.records.trace import Tape
 
 from .line import read_arguments
@@ -68,7 +68,7 @@ class Watch(Undoing[WatchState]):
 
     def snapshot(self) -> View:
         """What each line does as text; its numbers are `record`."""
-        return View({"data": [], "layout": {}}, self._state.summary)
+        return View(NO_FIGURE, self._state.summary)
 
     def _press(self, kind: str, content: Values, current: bool) -> None:
         if kind == "cell" and current:

@@ -17,7 +17,7 @@ from llamapar.describe.models import ModelConfig
 from llamapar.describe.models import model as find_model
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError, flag, one_of, whole
-from llamapar.figures.block import of_each_rank
+from llamapar.figures.block import OF_TP, of_each_rank
 from llamapar.records.tables import Plain, plural
 from llamapar.records.trace import Tape
 
@@ -137,8 +137,10 @@ class WatchState:
             cut = self.task(*self.right).setting
             if cut.schedule is None:  # a program that has no stages is one layer
                 cut = replace(cut, model=cut.model.replace(n_layers=1))
-            shown = film(self.run(fault, source)) | {"blocks": of_each_rank(cut, cut.global_batch)}
-            _keep(self.films, key, shown)
+            shown = film(self.run(fault, source))
+            dims = {dim for tensor in shown["tensors"] for dim in tensor["dims"]}
+            of_tp = next((dim for dim in OF_TP if f"{dim}/tp" in dims), "n_heads")
+            _keep(self.films, key, shown | {"blocks": of_each_rank(cut, cut.global_batch, of_tp)})
         return self.films[key]
 
     @property

@@ -71,7 +71,9 @@ class Part:
     def _counted(self, word: str) -> str:
         """Units of the pieces, and of the whole: "16 of 128 query heads"."""
         held = f"{float(self._units):.3g}"
-        if self._units.denominator == 1:
+        if not self.pieces:
+            held = "none"
+        elif self._units.denominator == 1:
             held = f"{int(self._units):,}"
         return f"{held} of {plural(self.size, word)}"
 

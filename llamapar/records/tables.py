@@ -83,6 +83,11 @@ def units(word: str, numbers: range) -> str:
     return f"{noun(len(numbers), word)} {span(numbers)}"
 
 
+def three_digits(n: float) -> str:
+    """A number as people read it, to three digits: "10.4", "2,840", "0.534"; never "2.84e+03"."""
+    return f"{float(f'{n:.3g}'):,.10g}"
+
+
 _DECIMAL = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "kB": 10**3, "B": 1}
 _BINARY = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}
 

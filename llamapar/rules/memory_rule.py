@@ -183,9 +183,9 @@ def nothing_holds(job: Job, judge: Framework | None) -> str:
     if least <= room * gpus:
         return ""
     return (
-        f"no layout of {gpus} {job.gpu} holds {job.model.name}: weights, gradients and optimizer states, "
-        f"shared over all of them, are {least / gpus / GIB:.2f} GiB a GPU of {room / GIB:.2f}; at least "
-        f"{math.ceil(least / room)} GPUs are needed"
+        f"no layout of {gpus} {job.gpu} holds {job.model.name}: shared over all of them, weights, gradients "
+        f"and optimizer states still take {least / gpus / GIB:.2f} GiB of the {room / GIB:.2f} of a GPU; "
+        f"at least {math.ceil(least / room)} GPUs are needed"
     )
 
 

@@ -81,8 +81,8 @@ ARITHMETIC: tuple[Rule, ...] = (
         lambda j, p: bool(
             j.model.vocab_size % j.layout.tp or j.model.vocab_size % (j.padding or p).unit(j.layout.tp)
         ),
-        "vocab_size={vocab_size} over tp={tp}: {vocab_padded} rows with {padding}, "
-        "{pad_rows} of them dead, {vocab_local} on a full rank",
+        "vocab_size={vocab_size} over tp={tp}: a full rank holds {vocab_local} of {vocab_padded} rows, "
+        "{padded}",
         "{vocab_size} / {tp} = {vocab_each}; {pads_where}",
         severity=lambda j: NOTE,
     ),

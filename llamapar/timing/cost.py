@@ -24,7 +24,7 @@ from llamapar.describe.options import Values, offer
 from llamapar.errors import real
 from llamapar.frameworks import as_run, judge_of, split_of
 from llamapar.frameworks.settings import takes_settings
-from llamapar.records.tables import Plain, Record
+from llamapar.records.tables import Plain, Record, three_digits
 from llamapar.rules.memory_rule import memory_of
 from llamapar.rules.report import check_job, refuse_as_check
 
@@ -143,7 +143,7 @@ class Cost(Record):
         """The step in one line."""
         peak = f"of {self.gpu.bfloat16 / 1e12:g} TFLOP/s"
         return (
-            f"{self.step_seconds:.3g} s expected, {self.spread.told(self.step_seconds)}; "
+            f"about {three_digits(self.step_seconds)} s a step; {self.spread.told(self.step_seconds)}; "
             f"{self.tokens_per_second_per_gpu:,.0f} tokens/s and {self.flops_per_second / 1e12:.0f} TFLOP/s "
             f"a GPU, MFU {self.mfu:.1%} ({self.convention} FLOPs, {peak})"
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from llamapar.describe.layout import Layout
 from llamapar.describe.options import offer
+from llamapar.records.tables import three_digits
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class Spread:
 
     def told(self, seconds: float) -> str:
         """The interval of an expected step, in words."""
-        within = f"within {self.low * seconds:.3g} to {self.high * seconds:.3g} s"
+        ends = f"{three_digits(self.low * seconds)} to {three_digits(self.high * seconds)} s"
         if self.readings < FEW:
-            return f"{self.readings} readings {within}"
-        return f"8 of 10 runs {within} by {self.readings} readings"
+            return f"the {self.readings} readings lie within {ends}"
+        return f"eight of ten runs take {ends}, by {self.readings} readings"
 
 
 FEW = 10
