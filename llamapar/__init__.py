@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [*_PUBLIC]
+__all__ = list(_PUBLIC)
 
 _ON_TORCH = ("", "checkpoint", "execution", "panels")
 """Rooms of public names that need torch; "" for `lp.checkpoint` and `lp.programs` themselves."""

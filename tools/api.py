@@ -59,12 +59,13 @@ def written() -> dict[str, str]:
 
 def public(package: griffe.Module) -> Iterator[str]:
     """Dotted names below the package: what it exports, and what else its exported modules export."""
-    exported = [str(name) for name in package.exports or []]
-    for name in exported:
+    from llamapar.late import PUBLIC  # the package computes its __all__ from these, so griffe cannot read it
+
+    for name in PUBLIC:
         if not package[name].is_module:
             yield name
             continue
-        inner = [str(own) for own in package[name].exports if own not in exported]
+        inner = [str(own) for own in package[name].exports if own not in PUBLIC]
         yield from (f"{name}.{own}" for own in inner if not package[name][own].is_module)
 
 
