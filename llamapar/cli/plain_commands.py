@@ -13,6 +13,7 @@ from llamapar.describe.options import FACTS, LAYOUT
 from llamapar.errors import Choice
 from llamapar.frameworks import framework
 from llamapar.place.orders import ORDERS
+from llamapar.records.tables import cut
 
 from .commands import MODEL_WORD, Command, CommandAnswer, Given, answer_of, returned
 from .output import as_text
@@ -132,7 +133,7 @@ PLAIN: Mapping[str, Command] = {
         exits="0 it fits, 1 it does not or may not fit",
         ok="fits",
         positional=MODEL_WORD,
-        below=lambda _, found: [as_text(line) for line in found.overflow_lines()],
+        below=lambda _, found: [as_text(str(found.overflows[i])) for i in cut(len(found.overflows))],
         helps={"seq_len": "tokens in the KV cache"},
     ),
     "schedule": Command(

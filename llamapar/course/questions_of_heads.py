@@ -33,7 +33,9 @@ def _first_and_last() -> Item:
     ends = [own[0], own[-1]]
 
     def place(heads: list[float]) -> tuple[str, float, float]:
-        return ("q", heads[0] / 128, (heads[1] + 1) / 128) if len(heads) == 2 else ("", 0, 0)
+        if len(heads) == 2:
+            return ("q", heads[0] / 128, (heads[1] + 1) / 128)
+        return ("", 0, 0)
 
     return Item(
         "405B at TP 8: first and last query head of rank 3",

@@ -201,7 +201,9 @@ def _reason(record: HeadMap) -> str:
         return record.reason
     drawn = Rows(record.tp).drawn
     wrong = sum(record.is_wrong(record.rank(r)) for r in drawn)
-    return f"{wrong} of the {len(drawn)} ranks drawn hold a KV head that is not theirs" if wrong else ""
+    if wrong:
+        return f"{wrong} of the {len(drawn)} ranks drawn hold a KV head that is not theirs"
+    return ""
 
 
 def _summary(record: HeadMap) -> str:

@@ -50,7 +50,9 @@ class Bands(NamedTuple):
 
 def picture(record: RankGrid) -> tuple[Spec, str]:
     """The grid, or with a model the chosen rank's part of it."""
-    return block.picture(record, record.share) if record.share else all_ranks(record, {})
+    if record.share:
+        return block.picture(record, record.share)
+    return all_ranks(record, {})
 
 
 def all_ranks(record: RankGrid, said: Mapping[str, str], nodes: str = "") -> tuple[Spec, str]:
@@ -94,7 +96,9 @@ def _sides(record: RankGrid, across: Bands, down: Bands) -> Spec:
 
 def cell(record: RankGrid) -> str:
     """The rank, or ranks, of a cell of the grid."""
-    return "one cell is one rank" if record.block == 1 else f"one cell is a block of {record.block:,} ranks"
+    if record.block == 1:
+        return "one cell is one rank"
+    return f"one cell is a block of {record.block:,} ranks"
 
 
 # -- cells -------------------------------------------------------------------------------------
@@ -225,7 +229,9 @@ def _numbers(record: RankGrid) -> list[Spec]:
 
 def _few(record: RankGrid, axis: str, drawn: list[int]) -> str:
     """ " (128 drawn)" if not all peers are drawn."""
-    return "" if len(drawn) == len(record.peers[axis]) - 1 else f" ({len(drawn)} drawn)"
+    if len(drawn) == len(record.peers[axis]) - 1:
+        return ""
+    return f" ({len(drawn)} drawn)"
 
 
 def _peers(record: RankGrid, axis: str, drawn: list[int]) -> Spec:

@@ -156,4 +156,6 @@ def _places(rank: RankSequence) -> str:
     chunks = in_runs(rank.chunks)
     if len(chunks) == 1:
         return units("position", chunks[0])
-    return f"positions {', '.join(map(span, chunks))}" if chunks else "no positions"
+    if chunks:
+        return f"positions {', '.join(map(span, chunks))}"
+    return "no positions"

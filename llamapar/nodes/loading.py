@@ -256,10 +256,6 @@ class Loading(AsDict, Record):
                 found.append(count)
         return tuple(found)
 
-    def overflow_lines(self) -> list[str]:
-        """The counts that overflow, as lines; of many the first ones and the last."""
-        return [str(self.overflows[i]) for i in cut(len(self.overflows))]
-
     # -- forms ---------------------------------------------------------------------------------
 
     @property

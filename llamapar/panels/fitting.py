@@ -52,4 +52,6 @@ def fitted(values: Values, given: Collection[str], longest: int, errors: Callabl
 def told(before: Values, after: Values) -> str:
     """What of a job another model has changed, in words: "TP, DP and sequence length changed with it"."""
     names = [knob_title(name) for name in (*LAYOUT, *FACTS, "rank") if before[name] != after[name]]
-    return f"{listed(names)} changed with it" if names else "layout, GPUs, sequence and batch stay"
+    if names:
+        return f"{listed(names)} changed with it"
+    return "layout, GPUs, sequence and batch stay"

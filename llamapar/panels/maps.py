@@ -54,7 +54,9 @@ def pipeline(report: Report, values: Values) -> Record:
     shown = first = timeline(one_of("schedule", values["schedule"], ORDERS))
     if values["beside"]:
         shown = first.beside(timeline(one_of("beside", values["beside"], ORDERS)))
-    return shown if values["time"] is None else shown.at(min(values["time"], shown.end))
+    if values["time"] is None:
+        return shown
+    return shown.at(min(values["time"], shown.end))
 
 
 MAP_AXES = {"heads": "tp", "vocab": "tp", "sequence": "cp", "stages": "pp"}
