@@ -219,6 +219,9 @@ def test_wrappers_are_seen_through(wrapper, engine):
         assert (wrong.ok, wrong.where) == (False, "layers.1.attention"), wrong
 
 
+@pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script_method. is deprecated"
+)  # torch uses it, as it is compiled with
 def test_a_wrapper_that_make_puts_there_is_seen_through():
     """Also one that the plan does not know of, and the module's own name for a part is no wrapper's."""
 

@@ -80,7 +80,7 @@ def test_options_complete_a_signature(monkeypatch):
         monkeypatch.setitem(OPTIONS, name, row)
 
     @checked_options
-    def outer(a, layout=None, *, d=4, **options):
+    def outer(a: "int", layout: "lp.LayoutLike | None" = None, *, d: "int" = 4, **options) -> "object":
         """Adds."""
         return a, d, layout, options
 

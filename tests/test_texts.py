@@ -1,7 +1,7 @@
 """What the library says, whole: tests/texts holds commands and expressions with all that they print.
 
 A line that begins with `## ` says what the entries under it hold, and gives them an empty folder to write to.
-`python tests/test_texts.py` writes all pages anew; read the difference before you commit it.
+`python tests/test_texts.py [NAME …]` writes the pages anew; read the difference before you commit it.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import io
 import json
 import os
 import shlex
+import sys
 import tempfile
 from pathlib import Path
 from unittest.mock import patch
@@ -88,10 +89,15 @@ def test_every_text_is_as_it_stands(page):
         assert now.rstrip() == printed.rstrip(), asked
 
 
-def write():
+def write(*names):
     for page in PAGES:
+        if names and page.stem not in names:
+            continue
         page.write_text("".join(f"{asked}{now}" for asked, _, now in answers(page)), "utf-8")
 
 
 if __name__ == "__main__":
-    write()
+    sys.path += [
+        str(Path(__file__).parents[1] / folder) for folder in ("oracles", "benchmarks")
+    ]  # as pytest does
+    write(*sys.argv[1:])
