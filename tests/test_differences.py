@@ -11,6 +11,7 @@ import torch
 
 import llamapar as lp
 from llamapar.execution import patterns
+from llamapar.execution.differences import few_names
 from llamapar.execution.first_line import FirstLine, in_place_of
 from llamapar.execution.patterns import Axis, Pieces
 from llamapar.place.cut import Cut
@@ -263,3 +264,8 @@ def test_two_runs_that_have_nothing_in_common_are_refused(program, model, option
     ) as told:
         lp.compare(one, lp.run(program, model, layout, **options))
     assert why in told.value.why
+
+
+def test_a_weight_of_several_layers_is_named_once():
+    names = ("layers.0.wk", "layers.3.w1", "layers.3.wk")
+    assert few_names([SimpleNamespace(name=name) for name in names]) == "wk, layers.3.w1"
