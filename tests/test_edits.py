@@ -254,6 +254,13 @@ def test_the_edit_is_found_wherever_the_line_stands(place):
     assert found.proof[0].startswith(("proved: equals one process", "runs; "))
 
 
+def test_each_rank_takes_its_own_part_in_the_proof():
+    cells = "tp = 4\nwo = torch.randn(24, 32).chunk(tp, 1)[0]\nh = torch.randn(5, 32)"
+    found = repaired(cells, "y = h @ wo.T")
+    assert found.edit[-1] == "+ y = h.chunk(tp, 1)[0] @ wo.T"
+    assert found.proof[0].endswith("on 4 ranks: the ranks add up to it")
+
+
 def test_a_failure_in_an_imported_file_gets_the_diff_of_that_file(tmp_path, monkeypatch):
     (tmp_path / "attention_file.py").write_text(
         f"from __future__ import annotations\nimport torch.nn as nn\n{ATTENTION}\n"

@@ -26,11 +26,10 @@ def total_cost(edits: Iterable[Edit]) -> float:
 
 
 class Editor(ast.NodeTransformer):
-    """Puts edits into a tree. rank and degree: those that run; None for the edit's own."""
+    """Puts edits into a tree. degree: the one that runs; None for the edit's own."""
 
-    def __init__(self, edits: Iterable[Edit], rank: int | None = None, degree: Degree | None = None) -> None:
+    def __init__(self, edits: Iterable[Edit], degree: Degree | None = None) -> None:
         self.at = {span: edit for edit in edits for span in edit.spans}
-        self.rank = rank
         self.degree = degree
 
     def visit(self, node: ast.AST) -> Held:
@@ -51,8 +50,7 @@ class Editor(ast.NodeTransformer):
             n = edit.degree.n
         if edit.degree and self.degree and self.degree.axis == edit.degree.axis:
             n = self.degree.n
-        rank = edit.rank if self.rank is None else self.rank
-        run = edit.run.replace("_rank_", str(rank)).replace("_deg_", str(n))
+        run = edit.run.replace("_rank_", str(edit.rank)).replace("_deg_", str(n))
         # The old text stays beside the new one, so that a closure keeps its free variables.
         both = f"({run}) if {edit.only or 'True'} else ({ast.unparse(node)})"
         new = ast.parse(both, mode="eval").body
@@ -86,7 +84,7 @@ def with_edits_in(
     """Copies of top-level statements of a file with the edits in them."""
     statements = [fresh(program.tree(file).body[number]) for number in numbers]
     module = ast.Module(statements, [])
-    module = Editor([edit for edit in edits if edit.file == file], rank, degree).visit(module)
+    module = Editor([edit for edit in edits if edit.file == file], degree).visit(module)
     if rank is not None:
         module = OwnIndex(rank).visit(module)
     return module.body
