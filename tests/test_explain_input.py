@@ -201,7 +201,7 @@ LOUD = "[Rank {rank}] WARNING checksum error rate {loss} must be retried in {ste
 def test_the_cause_is_found_in_a_long_log(noise, soak):
     size = 100_000_000 if soak else 5_000_000
     text = "".join(log(size, 64, noise))
-    with within(3.0 * max(0.2, size / 1e8)):
+    with within(9.0 * max(0.2, size / 1e8)):  # some 4.5 s on a slow processor; linear in size
         told = lp.explain(io.StringIO(text))
     assert told.line == KV
     assert told.ranks == tuple(range(64))
