@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -52,9 +51,12 @@ def end_tensors(task: Task, reports: Sequence[RankReport], alone: Unsharded) -> 
         for name, whole in wholes.items():
             having = [r for r in reports if setting.holds(name, coords[r.rank]["pp"])]
             owns = {r.rank: (r.outputs if of == OUTPUT else r.gradients).get(name) for r in having}
-            with suppress(LlamaparError):  # which the placement table raises of what it does not have
-                if placement(task.program, name) or kind(name):
-                    yield End(of, name, whole, owns, take(name))
+            try:
+                placed = placement(task.program, name) or kind(name)
+            except LlamaparError:  # the placement table does not have it
+                continue
+            if placed:
+                yield End(of, name, whole, owns, take(name))
     for first in alone.steps[:1]:
         norm = torch.tensor([first.norm], dtype=torch.float64)
         yield End(OUTPUT, "norm", norm, {r.rank: r.curve["norms"][:1] for r in reports}, lambda t, rank: t)

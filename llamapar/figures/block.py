@@ -6,6 +6,7 @@ A step is a block of four dims, and each axis cuts one of them.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 from llamapar.describe.splits import Split
 from llamapar.place.cut import Cut
@@ -76,16 +77,21 @@ def of_each_rank(of: Cut, batch: int, dim: str) -> list[str]:
     for rank in range(layout.world):
         at = layout.coord_of(rank)
         share = share_of(at, *maps, "sequence")
-        words = held(share)
+        other = {}
         if OF_TP[dim] != "head":
-            words = words.replace(share.tp.held, units(OF_TP[dim], of.along(dim, at.tp)))
-        told.append(f"rank {rank:,} of {layout.world:,}: {words}")
+            other = {"tp": units(OF_TP[dim], of.along(dim, at.tp))}
+        told.append(f"rank {rank:,} of {layout.world:,}: {held(share, other)}")
     return told
 
 
-def held(share: Share) -> str:
-    """What a rank holds of the dims that are cut: "heads 80–95 · tokens 0–63"."""
-    return " · ".join(part.held for part in share.parts.values() if part.ways > 1) or "the whole step"
+def held(share: Share, other: Mapping[str, str] | None = None) -> str:
+    """What a rank holds of the dims that are cut: "heads 80–95 · tokens 0–63".
+
+    other: axis → what it cuts, in words, where that is not the usual dim.
+    """
+    words = {axis: part.held for axis, part in share.parts.items() if part.ways > 1}
+    words |= {axis: said for axis, said in (other or {}).items() if axis in words}
+    return " · ".join(words.values()) or "the whole step"
 
 
 def _summary(record: RankGrid, share: Share) -> str:

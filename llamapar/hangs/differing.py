@@ -1,8 +1,8 @@
 """The first call of each group in which its ranks differ: who is missing, and whose call is another one.
 
 What counts as a difference, and its words, are those of torch's own analyzer of flight records, which
-`torchfrtrace` runs. Tests compare with what torch says of the same dumps. It is not asked here, because its
-reader executes what a file says.
+`torchfrtrace` runs. Tests compare with what torch says of the same dumps. It is not asked here, because it
+needs torch, its parts are private, and a hang's dumps are often read where no torch is installed.
 """
 
 from __future__ import annotations

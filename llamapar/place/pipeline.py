@@ -234,7 +234,7 @@ class Timeline(Record):
         place = bisect_right(self.starts[rank], time) - 1
         if place < 0:
             return 0
-        count = self.schedule.flying(rank)[place]
+        count = self._flying[rank][place]
         # `flying` counts during an operation. Once a B or W is over its chunk is released, though the
         # next operation has not started yet.
         over = time >= self.ends[rank][place] and self.schedule.ranks[rank][place].kind in "BW"
@@ -249,6 +249,11 @@ class Timeline(Record):
             for action, _, end in self.runs(rank)
             if action.kind != "W"
         }
+
+    @cached_property
+    def _flying(self) -> list[list[int]]:
+        """Of each rank; every moment of a film asks all of them."""
+        return [self.schedule.flying(rank) for rank in range(self.schedule.pp)]
 
     @checked_options
     def at(self, time: float) -> Moment:
