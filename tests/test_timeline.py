@@ -2,13 +2,13 @@
 
 import random
 import re
-import time
 
 import pytest
 
 import llamapar as lp
 from llamapar.panels import answers
 from llamapar.place.orders import ORDERS, Action
+from soon import within
 
 
 def small(name, **given):
@@ -54,9 +54,8 @@ def test_the_order_of_the_paper_when_sending_takes_time():
 def test_it_is_quick():
     schedule = lp.schedule("interleaved-1f1b", pp=16, virtual_stages=8, micro_batches=128)
     assert sum(map(len, schedule.ranks)) == 32_768
-    start = time.process_time()
-    schedule.timeline()
-    assert time.process_time() - start <= 0.5
+    with within(1.0):  # some 0.3 s
+        schedule.timeline()
 
 
 # -- what a timeline is ----------------------------------------------------------------------------
