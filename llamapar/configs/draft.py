@@ -31,7 +31,7 @@ def section_of(name: str) -> str:
     return JOB
 
 
-OFF = ("false", "0", "none", "no")
+OFF = ("false", "0", "none", "no", "off")
 """Words with which a switch that is given is off."""
 
 
@@ -86,11 +86,12 @@ def count_of(entry: Entry | None) -> int | None:
 
 def truth(value: object) -> bool | None:
     """A boolean in the forms of files; None for anything else."""
-    if isinstance(value, bool):
-        return value
-    return {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False}.get(
-        str(value).lower()
-    )
+    text = str(value).lower()
+    if text in OFF:
+        return False
+    if text in ("true", "yes", "on", "1"):
+        return True
+    return None
 
 
 def scalar(value: Scalar) -> str:
