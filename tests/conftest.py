@@ -34,6 +34,9 @@ import pytest
 
 import warm_kernel
 
+# jsonschema, which reads notebooks, builds 39 grammars for URIs with it at each start, for seconds.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+
 try:
     import hypothesis
 

@@ -35,6 +35,9 @@ TABLE = Path(__file__).with_suffix(".toml")
 LIMIT = 600
 """Seconds for the tests of one slip; one that makes them hang is noticed as well."""
 
+PYTEST = (sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:nbval")
+"""nbval reads the schemas of notebooks first, for seconds."""
+
 PASSED, FAILED = 0, 1
 """Exit codes of pytest; any other is a fault of the table, not an answer."""
 
@@ -112,7 +115,10 @@ def read() -> list[Mutation]:
 
 
 def copied(target: Path) -> Path:
-    """The checkout as git knows it, changes that are not committed included."""
+    """The checkout as git knows it, changes that are not committed included, and compiled.
+
+    What is compiled holds for a source's content, not for its time: two slips may come in one second.
+    """
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=PROJECT, check=True, capture_output=True, text=True).stdout
     for name in filter(None, names.split("\0")):
@@ -120,16 +126,18 @@ def copied(target: Path) -> Path:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, target / name)
     (target / "witness.py").write_text(WITNESS.format(copy=str(target)))
+    compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "checked-hash"]
+    subprocess.run([*compiled, "llamapar", "tests"], cwd=target, check=True)
+    subprocess.run([*PYTEST, "--collect-only", "tests"], cwd=target, check=True, stdout=subprocess.DEVNULL)
     return target
 
 
 def tested(copy: Path, arguments: list[str]) -> Outcome:
     """Run tests of the copy."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "witness", "-p", "no:cacheprovider"]
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     began = time.monotonic()
     with subprocess.Popen(
-        [*command, *arguments],
+        [*PYTEST, "-p", "witness", *arguments],
         cwd=copy,
         env=environment,
         stdout=subprocess.PIPE,
