@@ -157,7 +157,7 @@ def options(case):
 
 
 def test_what_is_cut_is_right_and_comes_back(whole, tmp_path, counts):
-    chosen = random.Random(0).sample(CASES, counts(12, 50, len(CASES)))
+    chosen = random.Random(0).sample(CASES, counts(12, 30, len(CASES)))
     for i, case in enumerate(chosen):
         name, tp, pp, padding, form = case
         model, dtype = small(name), list(DTYPES)[zlib.crc32(repr(case).encode()) % len(DTYPES)]
@@ -180,7 +180,7 @@ def test_what_is_cut_is_right_and_comes_back(whole, tmp_path, counts):
 def test_every_dtype_and_split_of_one_model(whole, tmp_path, counts):
     model = tiny(n_layers=5)
     every = list(itertools.product(DTYPES, LAYER_SPLITS, (1, 2, 4, 8), (1, 2, 4), PADDINGS))
-    for i, (dtype, split, tp, pp, padding) in enumerate(random.Random(2).sample(every, counts(12, 50, 600))):
+    for i, (dtype, split, tp, pp, padding) in enumerate(random.Random(2).sample(every, counts(12, 30, 600))):
         if split == "equal":
             pp = 5 if pp > 1 else 1
         cut, back = tmp_path / f"{i} cut", tmp_path / f"{i} back"
@@ -199,7 +199,7 @@ def test_a_reshard_is_the_shard_of_the_gather(whole, tmp_path, counts):
         by_model.setdefault(case[0], []).append(case)
     shuffled = random.Random(1)
     pairs = [(a, shuffled.choice(by_model[a[0]])) for a in shuffled.sample(CASES, 600)]
-    for i, (a, b) in enumerate(pairs[: counts(8, 40, 600)]):
+    for i, (a, b) in enumerate(pairs[: counts(8, 24, 600)]):
         here = tmp_path / str(i)
         here.mkdir()
         checkpoint.shard(whole(small(a[0])), here / "a", **options(a))

@@ -211,12 +211,12 @@ def test_a_long_log_is_read_whole_and_shown_in_part():
     assert "characters are read and not shown" in panel.text
 
 
-def test_random_use_never_raises(soak):
+def test_random_use_never_raises(counts):
     draw = random.Random(11)
     panel = lp.clinic()
     names = [c["name"] for group in SCHEMA for c in group["controls"] if c["kind"] == "int"]
     pictures = 0
-    moves = 2000 if soak else 150
+    moves = counts(150, 600, 2000)
     for _move in range(moves):
         roll = draw.random()
         text = draw.choice(CASES)["message"]

@@ -160,7 +160,7 @@ def test_the_process_survives_its_trials_and_prints_nothing(capfd, counts):
     # Forkservers of other tests may be children of this process, too.
     children = Path("/proc/self/task", str(os.getpid()), "children")
     handles, others = len(os.listdir("/proc/self/fd")), children.read_text()
-    for _ in range(counts(20, 100, 100)):
+    for _ in range(counts(20, 50, 100)):
         assert child.run_apart(lambda: (print("seen"), os.write(1, b"seen")), SECONDS) == (None, 4)
         assert child.run_apart(lambda: sys.exit(3), SECONDS) is None
     assert len(os.listdir("/proc/self/fd")) == handles

@@ -223,9 +223,9 @@ def test_each_form_fails_in_a_way_of_its_own():
     assert len({"".join(c for c in text if not c.isdigit()) for text in told.values()}) >= 45
 
 
-def test_other_failures_are_not_blamed_on_sharding(soak):
+def test_other_failures_are_not_blamed_on_sharding(counts):
     """By the exception and by its whole traceback, with and without the layout of the job."""
-    n = 500 if soak else 120
+    n = counts(120, 250, 500)
     blamed = {"exception": [], "traceback": []}
     for name, error, context in failures(n):
         text = "".join(traceback.format_exception(error))

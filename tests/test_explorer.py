@@ -262,7 +262,7 @@ def test_the_pipeline_tab_draws_the_schedule_of_the_controls() -> None:
 
 
 def test_random_moves_never_raise(counts: Callable[[int, int, int], int]) -> None:
-    moves = counts(30, 200, 10_000)
+    moves = counts(30, 80, 10_000)
     draw = random.Random(405)
     panel = lp.explorer()
     pictures = 0
@@ -600,7 +600,7 @@ def test_every_copied_command_line_runs(
 ) -> None:
     draw, seen = random.Random(5), list[str]()
     panel = Explorer()
-    for step in range(counts(24, 48, 1000)):
+    for step in range(counts(24, 36, 1000)):
         if step % 12 == 0:
             panel = Explorer()
         change = random_change(draw, panel) | {"tab": draw.choice(["memory", "memory", *MAPS])}

@@ -120,7 +120,7 @@ def test_markup_of_a_text_or_a_model_never_enters_a_picture():
     assert "<img" not in json.dumps(lp.view(lp.explain(KV, named, {"tp": 16})).spec)
 
 
-def test_random_numbers_never_break_a_picture(soak):
+def test_random_numbers_never_break_a_picture(counts):
     draw = random.Random(11)
     forms = (
         "{} attention heads must be divisible by tensor parallel size {}",
@@ -136,7 +136,7 @@ def test_random_numbers_never_break_a_picture(soak):
     )
     sizes = (0, 1, 2, 3, 8, 16, 127, 128, 8192, 16064, 128256, 2**31, 10**15, 10**30)
     pictures = 0
-    for _ in range(4000 if soak else 300):
+    for _ in range(counts(300, 1200, 4000)):
         text = draw.choice(forms).format(draw.choice(sizes), draw.choice(sizes))
         given = {"model": draw.choice(["llama3-8b", "llama3.1-405b", None]), "tp": draw.choice([None, 3, 16])}
         told = lp.explain(text, **given)

@@ -119,7 +119,7 @@ def assert_no_surprise(state, moves):
 def test_a_move_surprises_nobody(opening, cases, counts):
     """Of 2,162 pairs `make soak` tries 400 from each opening, and `make deep` all."""
     first = State.opened(OPENINGS[opening])
-    for moves in drawn(cases(first), counts(25, 200, 2200)):
+    for moves in drawn(cases(first), counts(25, 80, 2200)):
         state = first
         for name, value in moves:
             problem = None

@@ -86,7 +86,7 @@ def test_fixes_of_common_slips(counts):
         for gpus in (tp * cp * pp * dp, 64)
         for judge in (None, *lp.FRAMEWORKS)
     ]
-    for arguments in drawn(cases, counts(50, 300, len(cases))):
+    for arguments in drawn(cases, counts(50, 120, len(cases))):
         assert_fixes_hold(arguments)
 
 

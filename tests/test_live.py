@@ -416,10 +416,10 @@ HOSTILE = [
 ]
 
 
-def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(soak):
+def test_whatever_a_page_sends_is_answered_once_and_the_picture_stands(counts):
     draw = random.Random(7)
     panels = [lp.live(what, **arguments) for what, arguments in OPENED]
-    for number in range(2000 if soak else 200):
+    for number in range(counts(200, 600, 2000)):
         panel = draw.choice(panels)
         name = draw.choice([*panel.payload["values"], "what", "", "cp", "knob"])
         value = draw.choice([*HOSTILE, 1, 2, 3, 16, "llama3-8b", "none", "tp", "full", "pp"])

@@ -131,7 +131,7 @@ CASES = [
 
 
 def test_a_block_keeps_what_the_formulas_say(counts):
-    for layout, dtype, each, chunking, cp_method in drawn(CASES, counts(10, 30, len(CASES))):
+    for layout, dtype, each, chunking, cp_method in drawn(CASES, counts(10, 20, len(CASES))):
         seq_len = 4 * layout["cp"] * layout["tp"]
         options = {"dtype": dtype, "chunking": chunking, "cp_method": cp_method, "kv_replication": True}
         options |= {"seq_len": seq_len, "global_batch": each * layout["dp"]}
