@@ -120,8 +120,10 @@ def test_every_row_is_recognised_as_its_format():
 
 @pytest.mark.parametrize(
     ("word", "recompute"),
-    [("true", "full"), ("1", "full"), ("'1'", "full"), ("false", "none"), ("0", "none"), ("'0'", "none")]
-    + [("'no'", "none"), ("'off'", "none"), ("2", "open"), ("sometimes", "open")],
+    [
+        *(("true", "full"), ("1", "full"), ("'1'", "full"), ("2", "open"), ("sometimes", "open")),
+        *(("false", "none"), ("0", "none"), ("'0'", "none"), ("'no'", "none"), ("'off'", "none")),
+    ],
 )
 def test_a_switch_is_on_off_or_unknown(word, recompute):
     text = f"per_device_train_batch_size: 1\nfsdp: full_shard\ngradient_checkpointing: {word}\n"
@@ -132,7 +134,7 @@ def test_a_switch_is_on_off_or_unknown(word, recompute):
 # A switch of Megatron-LM's takes no word, but a file of its settings may give it one.
 @pytest.mark.parametrize("word", ["false", "0", "no", "off"])
 def test_a_switch_that_is_set_off_is_off(word):
-    line = f"torchrun pretrain_gpt.py --num-layers 8 --tensor-model-parallel-size 2 --sequence-parallel {word}\n"
+    line = f"torchrun pretrain.py --num-layers 8 --tensor-model-parallel-size 2 --sequence-parallel {word}\n"
     settings = settings_of(Files({"run.sh": line}), {})
     assert settings.layout["sequence_parallel"] is False
 

@@ -89,7 +89,8 @@ def answer(asked, names):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_text_is_as_it_stands(page):
     for asked, printed, now in answers(page):
-        assert now.rstrip() == printed.rstrip(), asked
+        told = f"{asked}Is this meant? python tests/test_texts.py {page.stem} writes it"
+        assert now.rstrip() == printed.rstrip(), told
 
 
 def write(*names):

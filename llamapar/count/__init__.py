@@ -1,7 +1,6 @@
 """Bytes by formulas: memory of a rank, traffic of a rank, and who holds which shard.
 
-Memory is a list of named terms, each with formula, inputs and source; every tensor is
-counted.
+Memory is a list of named terms, each with formula, inputs and source; every tensor is counted.
 """
 
 from .account import memory

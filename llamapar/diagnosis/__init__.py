@@ -42,8 +42,8 @@ def explain(
     """Explain why this error, or this shape, came about: a verdict, with the causes likeliest first.
 
     what: a text of any length (a line, a traceback, a log), an exception, whose frames give live facts too,
-        a shape such as (16064, 8192),
-        a mapping from a tensor's name to its shape, or a Result, which supplies its model and layout;
+        a shape such as (16064, 8192), a mapping from a tensor's name to its shape, or a Result, which
+        supplies its model and layout;
         for a log larger than memory, an open file or another iterator of its lines, which is read in
         bounded memory;
         for a run that hangs, the pathlib.Path of a folder with torch's flight records, one file for each

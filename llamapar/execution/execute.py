@@ -203,9 +203,8 @@ def run(
         random tensors; inputs: global tensors to use instead.
     force=False: True runs a layout that `check` refuses, to show torch's own error.
     kv_replication=False, padding=None: as in `check`. chunking="head-tail" or "contiguous": how CP cuts the
-        sequence. cp_method: how CP ranks share attention, "all_gather", "ring", "ulysses"
-        or "ulysses:N", in which N ranks trade heads. documents: lengths, for a
-        document mask.
+        sequence. cp_method: how CP ranks share attention, "all_gather", "ring", "ulysses" or "ulysses:N", in
+        which N ranks trade heads. documents: lengths, for a document mask.
     pads_in_softmax=False: True is Megatron-LM's loss. fault: a name of `lp.programs.FAULTS`, to break the
         program on purpose.
     schedule="1f1b", micro_batches=None, nc=None: of the pipeline; schedule is a name or a table, see

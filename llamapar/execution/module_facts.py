@@ -18,8 +18,7 @@ class ModuleFacts:
 
     bytes_here: of the first rank's parameters; gradient_bytes: of their gradients. drew: submodules that draw
     random numbers, which make a comparison impossible. culprit: the first submodule that differs;
-    difference: how it does. summands:
-    how ranks hold gradients that are summands still.
+    difference: how it does. summands: how ranks hold gradients that are summands still.
     """
 
     tied: Mapping[str, str] = field(default_factory=dict)

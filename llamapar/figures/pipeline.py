@@ -111,7 +111,7 @@ def _drawn(lines: Sequence[Timeline], moments: Sequence[Moment] = ()) -> tuple[S
         data += [_boxes(line, each, step, top), _edges(each, line.end, top)]
         data += _numbers(line, each, top)
         data += _chunks(line, each, step * fewer, bottom)
-    data += _legend(lines)
+    data += _legend()
     first = lines[0]
     height = HEIGHT * len(lines) + LINE_HEIGHT * sum(max(0, len(each.drawn) - 8) for each in rows)
     time = f"time; a forward takes {first.durations['F']:g}"
@@ -279,7 +279,7 @@ def _numbers(line: Timeline, rows: Rows, axis: str) -> list[Spec]:
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _legend(lines: Sequence[Timeline]) -> list[Spec]:
+def _legend() -> list[Spec]:
     """A square for each look: a point beyond the axis, because an empty trace has no legend entry."""
     made = []
     for code, name in NAMES.items():

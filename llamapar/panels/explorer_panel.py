@@ -272,10 +272,10 @@ class Explorer(Undoing[State]):
     def _marks(self) -> list[Mark]:
         """This layout and the pinned one, marked among those of a search."""
         pinned = self._state.pinned
-        own = [mark("this layout", self.report, self._state.values)]
+        own = [mark("this layout", self.report)]
         other = pinned and pinned.outcome.report
         if pinned and other and self.report and other.job.model == self.report.job.model:
-            own.append(mark("pinned", other, pinned.values))
+            own.append(mark("pinned", other))
         return [each for each in own if each]
 
     def _show_search(self, now: Search) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from llamapar.count import Memory, memory
 from llamapar.count.reconciliation import by_step
 from llamapar.count.terms import GIB, TOO_MUCH, UNDECIDED
-from llamapar.count.wire import PARTS, Traffic, traffic
+from llamapar.count.wire import Traffic, traffic
 from llamapar.count.zero_map import ZeroMap, zero
 from llamapar.describe.hardware import DEFAULT_GPU
 from llamapar.describe.options import OPTIONS
@@ -168,7 +168,7 @@ JOBS = {
     "traffic": Subject(
         traffic,
         {"program": "block", **_TRAINED, "seq_len": 8192},
-        {"tp": _TP, "cp": _CP, "program": tuple(PARTS)[:-1]},
+        {"tp": _TP, "cp": _CP, "program": OPTIONS["program"].choices},
         lambda record: human(record.bytes()),
         _traffic_says,
     ),

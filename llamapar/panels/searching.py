@@ -91,7 +91,7 @@ class Searcher(Background[Search]):
         self._put(stop, replace(now, state=state, plan=found))
 
 
-def mark(name: str, report: Report | None, values: Values) -> Mark | None:
+def mark(name: str, report: Report | None) -> Mark | None:
     """The current layout as a point; None if it has no time or no memory."""
     if report is None or (held := load_of(report.job, report.judge)) is None:
         return None

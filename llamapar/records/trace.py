@@ -203,10 +203,9 @@ class TapeStep(AsDict):
     is wrong with the tensor. cause: the error's cause and its arithmetic, by `lp.explain`.
 
     If the run kept numbers: values: rank → its tensor. whole: one process's tensor. agrees: whether the ranks
-    together hold that, as `places` say. at: rank → for each dim, the ranges of the whole
-    tensor that the rank holds. reads: indexes of the steps whose tensors the line read. events: rank →
-    collectives of the line. depth: 0 in the program itself, 1 in a helper that it calls. phase: one of
-    PHASES.
+    together hold that, as `places` say. at: rank → for each dim, the ranges of the whole tensor that the rank
+    holds. reads: indexes of the steps whose tensors the line read. events: rank → collectives of the line.
+    depth: 0 in the program itself, 1 in a helper that it calls. phase: one of PHASES.
     fault: "begins" at the first tensor that differs from one process, "spreads" at later ones.
     """
 

@@ -52,11 +52,11 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 class Setting(Cut):
     """The context of a program besides its tensors: the cut, and the options of the step.
 
-    global_batch: sequences over all dp ways. cp_method: as in `cp_methods`. documents:
-    lengths of the documents of each sequence; a token attends only to its own. pads_in_softmax: pad rows
-    count in the loss, as in Megatron-LM. schedule: of the pipeline, if its stages are run; without one,
-    layout.pp is 1. reshard_after_forward: the backward of ZeRO 3 gathers parameters again instead of keeping
-    them. training: the update after the backward; None for a run without one.
+    global_batch: sequences over all dp ways. cp_method: as in `cp_methods`. documents: lengths of the
+    documents of each sequence; a token attends only to its own. pads_in_softmax: pad rows count in the loss,
+    as in Megatron-LM. schedule: of the pipeline, if its stages are run; without one, layout.pp is 1.
+    reshard_after_forward: the backward of ZeRO 3 gathers parameters again instead of keeping them.
+    training: the update after the backward; None for a run without one.
     """
 
     seq_len: int
