@@ -179,6 +179,8 @@ def test_a_refused_split_has_its_reason_and_no_layers() -> None:
     assert (scene["says"], scene["warn"]) == ("126 layers do not divide over 16 stages.", True)
     empty = lp.view(lp.stages("llama3.1-405b", lp.Layout(pp=16, virtual_stages=8))).spec
     assert empty["says"] == "126 layers over 128 stages leave 2 stages without a layer."
+    even = lp.view(lp.stages("llama3-8b", lp.Layout(pp=16), layer_split="equal")).spec
+    assert even["says"] == "Each of the 16 stages holds 2 layers."
     assert empty["ranks"][0][2].startswith("PP rank 0: stage 0 has the embedding, stage 16 has")
     assert lp.view(REALISTIC["sequence"]).spec["says"].endswith("All ranks have the same work: nobody waits.")
 

@@ -110,6 +110,9 @@ def test_nothing_to_draw_is_told():
         lp.view(lp.explain("KeyError: 'tp'"))
     with pytest.raises(lp.LayoutError, match="this cause has no map to draw"):
         lp.view(lp.explain("AssertionError: tensor parallel group is not initialized"))
+    other = "^the numbers in the text are not those of llama3-8b, so this cause has no map to draw"
+    with pytest.raises(lp.LayoutError, match=other):
+        lp.view(lp.explain("ValueError: The model has 30 heads, which is not divisible by tp 4", "llama3-8b"))
 
 
 def test_markup_of_a_text_or_a_model_never_enters_a_picture():

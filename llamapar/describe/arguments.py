@@ -25,6 +25,9 @@ from .options import LAYOUT, OPTIONS, annotation, default, may_be_none, options_
 MOVED = {("run", "plan"): "lp.compare(make, plan, layout), for a module of your own"}
 """A function and an argument that it had → who has it now."""
 
+BY_SUBJECT = ("live",)
+"""Functions whose first argument decides which others there are: they refuse a wrong name themselves."""
+
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -66,7 +69,7 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
 
     @wraps(function)
     def call(*args: object, **given: object) -> object:
-        if not known.keys() >= given.keys():
+        if whose not in BY_SUBJECT and not known.keys() >= given.keys():
             _refuse(function, given, known, by_name or [name for name in known if name != "self"])
         if missing := needed.difference(by_place[: len(args)], given):
             raise _not_given(function, by_place, [name for name in known if name in missing])

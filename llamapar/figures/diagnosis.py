@@ -32,6 +32,7 @@ from .wording import listed
 Drawn = tuple[Spec, str]
 
 _OOM = "memory_oom_layout"
+_HEADS = ("kv_heads_lt_tp", "heads_not_divisible")
 _ROWS = ("vocab_not_divisible", "vocab_padding", "embed_checkpoint_shape")
 """Categories of vocabulary rows."""
 
@@ -49,11 +50,14 @@ def picture(explained: Explanation) -> Drawn:
         drawn = None
     if drawn is None:
         what = "this cause has no map to draw"
+        known = explained.known
+        if best.category in _HEADS and known.model and known.get("tp"):  # else its heads would be drawn
+            what = f"the numbers in the text are not those of {known.model.name}, so {what}"
         if best.category == _OOM:
-            known = explained.known
             there = {"model": known.model, "tp, cp, pp or dp": known.job(), "seq_len": known.get("seq_len")}
             missing = [name for name, value in there.items() if value is None]
-            what = f"fill in {listed(missing)} to draw the memory of a rank in training" if missing else what
+            if missing:
+                what = f"fill in {listed(missing)} to draw the memory of a rank in training"
         raise LayoutError(what, best.cause, field="record")
     return drawn
 
@@ -97,40 +101,35 @@ def _maps(explained: Explanation, best: Diagnosis) -> Iterator[Drawn]:
     pp = fact("pp")
     cp = fact("cp")
     dims = {name: fact(name) for name in ("n_heads", "n_kv_heads", "head_dim", "vocab_size", "n_layers")}
-    if category in ("kv_heads_lt_tp", "heads_not_divisible") and tp > 1 and all(list(dims.values())[:3]):
+    if category in _HEADS and tp > 1 and all(list(dims.values())[:3]):
         drawn = heads(_model(known.model, dims), {"tp": tp})
         if not drawn.ok:
             yield heads_picture.picture(drawn)
-    rows = category in _ROWS or "vocab_size" in best.facts
-    if rows and tp > 1 and dims["vocab_size"]:
+    if (category in _ROWS or "vocab_size" in best.facts) and tp > 1 and dims["vocab_size"]:
         if padding == NO_PADDING and judge:
             padding = judge.padding
         if category != "vocab_padding" or padding != NO_PADDING:
             yield vocab_picture.picture(vocab(_model(known.model, dims), {"tp": tp}, padding=padding))
     if category == "seq_not_divisible" and cp > 1 and fact("seq_len"):
         yield sequence_picture.picture(sequence({"cp": cp}, fact("seq_len")))
-    layers = dims["n_layers"]
     if (
         category == "layers_not_divisible_pp"
         and pp > 1
-        and layers
-        and (
-            judge
-            and judge.layer_split
-            and not any(isinstance(e, Quotient) and e.floor for e in best.arithmetic)
-        )
+        and dims["n_layers"]
+        and judge
+        and judge.layer_split
+        and not any(isinstance(e, Quotient) and e.floor for e in best.arithmetic)
     ):
         made = stages(_model(known.model, dims), {"pp": pp}, layer_split=judge.layer_split)
         if made.ok:
             yield stages_picture.picture(made)
     # A server's memory is not that of a training step, which is what is counted.
     if category == _OOM and known.model and (judge is None or judge.trains):
-        counted = known.also({"micro_batch": 1})
         layout = known.whole_layout()
         seq_len = fact("seq_len")
         job = known.job()
         if job and seq_len:
-            batch = counted.numbers["micro_batch"]
+            batch = known.also({"micro_batch": 1}).numbers["micro_batch"]
             account = memory(
                 known.model, layout or job.layout, seq_len=seq_len, micro_batch=batch, framework=judge
             )

@@ -88,6 +88,8 @@ def layers_in_words(record: StageMap) -> str:
     empty = record.counts.count(0)
     if empty:
         return f"{layers} over {stages} leave {plural(empty, 'stage')} without a layer."
+    if record.is_even:
+        return f"Each of the {stages} holds {plural(record.counts[0], 'layer')}."
     return f"The {stages} hold the {layers} in this order: {record.counts_in_words}."
 
 

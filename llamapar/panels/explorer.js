@@ -3,7 +3,7 @@
 
 const BEFORE = 60; // pixels of tabs in sight before the chosen one, where they scroll
 
-// -- findings ----------------------------------------------------------------------------------
+// -- findings --
 
 function verdictTable({ verdicts, unknown }) {
   const rows = verdicts.map(([title, verdict, message, note, links]) =>
@@ -53,7 +53,7 @@ function drawRemedies(box, { offered, payload, apply }) {
     ...fixes(offered.fixes, "make this change", apply));
 }
 
-// -- the head ------------------------------------------------------------------------------------
+// -- the head --
 // What the chosen rank works on; where the layout is refused, why, and what mends it.
 
 const pieces = (sentence) => sentence.map(([text, axis]) => (axis ? make("span.lp-part", { "data-axis": axis }, text) : text));
@@ -61,13 +61,15 @@ const pieces = (sentence) => sentence.map(([text, axis]) => (axis ? make("span.l
 const FEW = 2; // fixes beside a reason; the others fold with the finding
 
 function buildHead(send, fix, id) {
-  const sentence = make("h3.lp-sentence");
+  const sentence = make("h3.lp-sentence", { id });
   const repairs = make("div.lp-repairs");
   const status = make("div.lp-status", { role: "status", tabindex: -1 });
   const legend = make("div.lp-signs", ["yes", "unsure", "no"].map((verdict) => make("span", state(verdict), WORDS[verdict])));
   const node = make("div.lp-head", make("div", sentence), make("div.lp-under", status, repairs, legend));
   function draw({ sentence: said, problem, findings, about, gave }) {
-    const refused = problem ? -1 : findings.findIndex(({ severity, later }) => severity === "error" && !later);
+    const error = findings.findIndex(({ severity, later }) => severity === "error" && !later);
+    if (error >= 0 && said.some(([text]) => text.includes(problem?.field))) problem = null; // the sentence says it
+    const refused = problem ? -1 : error;
     refill(node.firstChild, [said, problem], () => [problem ? problemCard(problem, send, id) : (sentence.replaceChildren(...pieces(said)), sentence)]);
     sentence.title = sentence.textContent;
     const offered = refused < 0 ? [] : findings[refused].fixes.slice(0, FEW);
@@ -79,7 +81,7 @@ function buildHead(send, fix, id) {
   return { node, status, draw };
 }
 
-// -- the pictures --------------------------------------------------------------------------------
+// -- the pictures --
 
 // Tabs that the arrow keys walk; each is [key, title], and `pick` is told the key.
 function buildTabs(label, items, pick) {
@@ -99,7 +101,7 @@ function buildTabs(label, items, pick) {
   return { node, tabs, show };
 }
 
-// -- everything --------------------------------------------------------------------------------
+// -- everything --
 
 function render({ model, el }) {
   const panel = buildPanel({ model, el }, "lp-explorer", (event) => {
@@ -228,7 +230,7 @@ function render({ model, el }) {
     rows.Model.firstChild.textContent = `The model: ${preset === "custom" ? "no preset" : preset}`;
     rows.Job.firstChild.textContent = `The job: ${gpus ? `${inWords(gpus)} GPUs` : "a GPU for each rank"}${tokens ? `, ${inWords(tokens)} tokens` : ""}`;
     refill(panel.cards, findings, () => findings.map((finding, index) => findingCard(finding, index, opened, fix, () => send({ tab: "memory" }))));
-    remedies.hidden = tab !== "memory";
+    remedies.hidden = tab !== "memory" || !!now.problem;
     inner.node.hidden = !times.some(([name]) => name === tab);
     tabs.show(inner.node.hidden ? tab : "time");
     inner.show(tab);

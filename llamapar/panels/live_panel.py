@@ -235,7 +235,6 @@ def _makers() -> dict[str, Callable[..., Record]]:
     return {call_of(found.make, {}).function: found.make for found in SUBJECTS.values()}
 
 
-@named_options("live")
 def initial_live(
     what: str | Record | Call,
     model: ModelLike | None = None,
@@ -269,6 +268,6 @@ def _read_record(shown: object) -> tuple[str, Values]:
         raise LayoutError(what, why, ["lp.live('heads', model, tp=8)"], "what")
     # What the call leaves out is the function's default, not the value that a picture opens with.
     usual = inspect.signature(SUBJECTS[what].make).parameters.values()
-    given = {one.name: one.default for one in usual if one.name in SUBJECTS[what].opens}
-    given = {name: value for name, value in given.items() if value is not inspect.Parameter.empty}
+    opens = SUBJECTS[what].opens
+    given = {one.name: one.default for one in usual if one.name in opens and one.default is not one.empty}
     return what, {**given, **call.arguments}

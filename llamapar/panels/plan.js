@@ -11,8 +11,8 @@ function buildPlan(ask, send) {
   const cards = make("div");
   const found = make("select", { "aria-label": "a layout that was found, the fastest first" });
   const take = button("Take it", { onclick: () => ask({ kind: "adopt", place: found.selectedIndex }) });
-  const listed = make("div.lp-line", found, take);
-  const head = make("div.lp-search", ...work.lines, make("div.lp-why", "click a point to take its layout, or choose one:"), listed, cards);
+  const listed = make("div.lp-line", make("span.lp-why", "click a point to take its layout, or choose one:"), found, take);
+  const head = make("div.lp-search", ...work.lines, listed, cards);
   function draw(planned) {
     const on = planned.state === "running";
     again.disabled = on;

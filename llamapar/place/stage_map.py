@@ -96,9 +96,14 @@ class StageMap(Judged):
         return [(len(list(same)), count) for count, same in itertools.groupby(self.counts)]
 
     @property
+    def is_even(self) -> bool:
+        """Whether there are several stages, and all have as many layers."""
+        return len(self.runs) == 1 < len(self.counts)
+
+    @property
     def counts_in_words(self) -> str:
         """Layers of the stages in their order: "7, 8 (14 stages), 7"; "16 each" if all have as many."""
-        if len(self.runs) == 1 < len(self.counts):
+        if self.is_even:
             return f"{self.counts[0]} each"
         each = [f"{count} ({n} stages)" if n > 1 else str(count) for n, count in self.runs]
         return ", ".join(each if len(each) <= 9 else [*each[:8], "…", each[-1]])

@@ -58,7 +58,9 @@ KEPT = """(lambda p, a: {
     "off": p["problem"] is not None,
     "values": p["values"], "seq": p["seq"],
     "status": " ".join(filter(None, [p["status"], p.get("gave") or p.get("about", "")])),
-    "sentence": "" if p["problem"] else "".join(text for text, _ in p.get("sentence", [])),
+    "sentence": (lambda told: "" if p["problem"] and not (any(
+        f["severity"] == "error" and not f["later"] for f in p.get("findings", [])
+    ) and str(p["problem"]["field"]) in told) else told)("".join(text for text, _ in p.get("sentence", []))),
     "steps": p.get("steps", {}),
     "title": (p["figure"] or {}).get("says")
         or (p["figure"] or {}).get("layout", {}).get("title", {}).get("text", ""),

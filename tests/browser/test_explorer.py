@@ -111,6 +111,11 @@ def test_dims_move_in_steps_and_the_model_is_no_preset_then(notebook: Notebook) 
     expect(sentence(notebook)).to_have_text(re.compile("^tp=6 does not divide n_heads=128"))
     expect(typed).to_have_value("6")  # stays, though no step of the slider is 6
     expect(panel.get_by_label("TP, in steps")).to_have_attribute("aria-valuetext", "6")
+    panel.get_by_role("tab", name="Memory").click()  # of which there is none: the reason stays as it is
+    expect(panel.locator(".lp-reason")).to_have_text("nothing to draw")
+    expect(sentence(notebook)).to_have_text(re.compile("^tp=6 does not divide n_heads=128"))
+    expect(panel.locator(".lp-remedies")).to_be_hidden()
+    panel.get_by_role("tab", name="Heads").click()
 
 
 @pytest.mark.soak
