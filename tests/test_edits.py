@@ -293,6 +293,13 @@ def test_eight_kv_heads_over_sixteen_ranks_have_no_edit():
     assert found.source == ("check: LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)",)
 
 
+def test_an_index_past_a_part_names_the_whole_of_an_earlier_cell():
+    sizes = "vocab, tp = 1000, 4\nlogits, targets = torch.randn(6, vocab // tp), torch.arange(6) * 160"
+    answer = repaired(sizes, "loss = torch.nn.functional.cross_entropy(logits, targets)")
+    parts = "if these are one of tp = 4 equal parts of vocab = 1000, rank 3 has it"
+    assert (answer.what, answer.edit) == (f"index 800 of 250: {parts}", ())
+
+
 def test_no_cut_is_cleared_where_an_earlier_cell_made_one():
     """A cut that is written as a number fails with the degree 1 as well."""
     found = repaired(

@@ -6,7 +6,7 @@ Each holds by the numbers that the frame has. Where a cut can only be supposed, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from llamapar.records.frames import Held, is_exactly, raised_through, tensor_shape, torch_class
@@ -29,7 +29,7 @@ def concluded(found: Explanation, error: BaseException, facts: LiveFacts) -> Exp
     """The explanation with what the facts say, as its sentence where nothing better is known."""
     if _MIXED in str(error) and (mixed := next(_mixed(facts), "")):
         return replace(found, verdict=SHARDING, reason=mixed, what=mixed, diagnoses=(), level=LIKELY)
-    said = _index(error, facts) or facts.outside
+    said = index_past(error, facts.degrees, {}) or facts.outside
     if not said:
         return found
     if found.verdict == NOT_SHARDING:
@@ -54,8 +54,8 @@ def _mixed(facts: LiveFacts) -> Iterator[str]:
             yield f"{one.name} is a plain tensor and {other.name} a {other.placement}: write {write}"
 
 
-def _index(error: BaseException, facts: LiveFacts) -> str:
-    """An index against the length that it is past; "" without one."""
+def index_past(error: BaseException, degrees: Mapping[str, int], names: Mapping[str, Held]) -> str:
+    """An index against the length that it is past; "" without one. names: among them that of all parts."""
     if (message := _BEYOND.search(str(error))) is not None:
         index = int(message[1])
         length = int(message[2])
@@ -65,12 +65,13 @@ def _index(error: BaseException, facts: LiveFacts) -> str:
         return ""
     if not length <= index:
         return ""
-    for axis, n in facts.degrees.items():
+    for axis, n in degrees.items():
         if index < length * n:
+            # Another's value is only compared once it is known to be a number.
+            called = [name for name, size in names.items() if type(size) is int and size == length * n]
+            parts = f"equal parts of {called[0]} = {length * n}" if called else "equal parts"
             rank = index // length
-            return (
-                f"index {index} of {length}: if these are one of {axis} = {n} equal parts, rank {rank} has it"
-            )
+            return f"index {index} of {length}: if these are one of {axis} = {n} {parts}, rank {rank} has it"
     return f"index {index} of {length}: the last one is {length - 1}"
 
 

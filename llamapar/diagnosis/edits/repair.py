@@ -14,6 +14,7 @@ from dataclasses import replace
 from llamapar.describe.layout import Layout
 from llamapar.describe.models import model as find_model
 from llamapar.diagnosis import explain
+from llamapar.diagnosis.conclusions import index_past
 from llamapar.diagnosis.explanation import Explanation
 from llamapar.diagnosis.hypothesis import Level
 from llamapar.diagnosis.known import FACTS
@@ -205,12 +206,20 @@ class _Words:
                 return f"{plain}, and no likely edit of this line runs"
             return plain
         if not wrong:
-            return self.found.what
+            return self._index()
         runs = " and ".join(edit.new for edit in wrong[0].edits)
         return (
             f"no edit of this line is right: with {runs} it runs, but {wrong[0].why}. Either its input was "
             "cut across its parts (then cut each part by itself), or it needs the other ranks' parts"
         )
+
+    def _index(self) -> str:
+        """What was found; of an index, also whose it would be by a number of ranks that other cells name."""
+        error = self.search.error
+        if self.found.what != index_past(error, {}, {}):
+            return self.found.what
+        degrees = {degree.text: degree.n for degree in self.facts.degrees}
+        return index_past(error, degrees, self.program.names)
 
     def _proof(self, answer: Repair, undecided: bool) -> str:
         """A line that begins with "proved" or "runs"."""
