@@ -80,10 +80,11 @@ class Mutation:
 
     @property
     def arguments(self) -> list[str]:
-        """What pytest is given: files, and perhaps -k with its expression."""
+        """What pytest is given: files, and perhaps --soak, or -k with its expression."""
         words = shlex.split(self.tests)
         at = words.index("-k") if "-k" in words else len(words)
-        return [*(f"tests/test_{name}.py" for name in words[:at]), *words[at:]]
+        files = (name if name.startswith("-") else f"tests/test_{name}.py" for name in words[:at])
+        return [*files, *words[at:]]
 
 
 @dataclass(frozen=True)
