@@ -104,9 +104,10 @@ def loss_of(logits: Any, targets: Any, first: int, top: Any, total: Any) -> Any:
 
 def gathered_keys(q: Any, k: Any, v: Any, positions: Any, left_out: str) -> Any:
     gather = gathered if left_out == "gradient" else Gathered.apply
+    of_values = gathered if left_out == "values" else gather
     places = gathered(positions)
     if left_out != "all":
-        k, v = gather(k), gather(v)
+        k, v = gather(k), of_values(v)
     mask = positions[:, None] >= (positions if left_out == "all" else places)
     mask |= left_out == "mask"
     return torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None], mask[None])[0]
@@ -120,7 +121,9 @@ def attention_without(left_out: str) -> Written:
         if left_out != "x":
             x = Copied.apply(x)
         if left_out != "copies":
-            wk, wv = Copied.apply(wk, own), Copied.apply(wv, own)
+            wk = Copied.apply(wk, own)
+        if left_out not in ("copies", "wv"):
+            wv = Copied.apply(wv, own)
         q, k, v = ((x @ w.mT).unflatten(-1, (-1, 4)).transpose(1, 2) for w in (wq, wk, wv))
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return Summed.apply(out.transpose(1, 2).flatten(2) @ wo.mT)
@@ -226,12 +229,17 @@ WRONG: dict[tuple[str, str], tuple[Written, str]] = {
     ("attention to gathered keys", "no mask"): (lambda *own: gathered_keys(*own, "mask"), ""),
     ("attention to gathered keys", "own keys"): (lambda *own: gathered_keys(*own, "all"), "rows 4–31"),
     ("attention to gathered keys", "dk"): (lambda *own: gathered_keys(*own, "gradient"), "all zero"),
+    ("attention to gathered keys", "dv"): (lambda *own: gathered_keys(*own, "values"), "all zero"),
     ("attention over TP", "not summed"): (attention_alone, SUMMAND),
     ("attention over TP", "dx"): (attention_without("x"), SUMMAND),
     ("attention with copied KV heads", "not summed"): (lambda *own: attention_alone(*own[:5]), SUMMAND),
     ("attention with copied KV heads", "dx"): (attention_without("x"), SUMMAND),
     ("attention with copied KV heads", "dwk"): (
         attention_without("copies"),
+        f"{SUMMAND} of ranks with the same part",
+    ),
+    ("attention with copied KV heads", "dwv"): (
+        attention_without("wv"),
         f"{SUMMAND} of ranks with the same part",
     ),
     ("all-reduce from sends", "on rank 0"): (to_rank_0, ""),

@@ -34,7 +34,7 @@ WORKED_OUT: dict[str, object] = {
     "(tp, cp, pp, dp) of rank 12,345?": _digits(12345),
     "With CP fastest: over how many nodes is a TP group of 8 spread?": len({16 * k // 8 for k in range(8)}),
     "Does rank 4 have the same place in both?": False,
-    "In order: how many times the average work has the last rank?": (
+    "In order: how many times the average work does the last rank do?": (
         sum(range(15 * 8192 + 1, 131072 + 1)) / (131072 * 131073 / 2 / 16)
     ),
     "How many of the 16,384 GPUs hold the same parameters as rank 12,345?": 16384 // (8 * 16),
@@ -42,7 +42,7 @@ WORKED_OUT: dict[str, object] = {
     "DP neighbour of 57": [57 + 8 * 16 * 16, 57 + 8 * 16],
     # 02_collectives
     "Ranks 0 to 3 hold 1, 2, 3 and 4. What does rank 2 hold after an all-reduce?": 1 + 2 + 3 + 4,
-    "The tensor has 16 rows. How many rows of the sum has rank 1 after the reduce-scatter?": 16 // 4,
+    "The tensor has 16 rows. How many rows of the sum does rank 1 have after the reduce-scatter?": 16 // 4,
     "Reduce-scatter, then all-gather: is the result that of an all-reduce?": True,
     "After the all-to-all, pieces of how many ranks' rows lie on rank 2?": 4,
     # four fifths, twice
@@ -73,7 +73,7 @@ WORKED_OUT: dict[str, object] = {
     "How many collectives run during the forward and the backward?": 0,
     "Parameters, gradients or optimizer state: which takes most memory?": "optimizer state",
     "How many rows of the matrix does rank 1 hold at stage 3?": 128 // 4,
-    "The matrix is [128, 128]. What shape has its gradient on rank 1 at stage 2?": [128 // 4, 128],
+    "The matrix is [128, 128]. What shape does its gradient have on rank 1 at stage 2?": [128 // 4, 128],
     "How many all-gathers does a forward and backward take?": 39 + 38,
     # 6 bytes of 8 billion weights and the activations are more than 80 GB, 2 bytes and the activations less
     "Which is the first stage that is expected to take less than the GPU has?": 2,

@@ -104,7 +104,7 @@ def _last_of_cp() -> Item:
     record = lp.sequence(_PAPER, 131072, chunking="contiguous")
     view = lp.view(record)
     return Item(
-        "In order: how many times the average work has the last rank?",
+        "In order: how many times the average work does the last rank do?",
         record.imbalance,
         unit="times",
         hints=(
@@ -165,7 +165,7 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "(tp, cp, pp, dp) of rank 12,345?": lambda: _place(_FAILED, "(tp, cp, pp, dp) of rank 12,345?"),
     "With CP fastest: over how many nodes is a TP group of 8 spread?": _nodes,
     "Does rank 4 have the same place in both?": _same_place,
-    "In order: how many times the average work has the last rank?": _last_of_cp,
+    "In order: how many times the average work does the last rank do?": _last_of_cp,
     "How many of the 16,384 GPUs hold the same parameters as rank 12,345?": _same_parameters,
 }
 """By the question itself."""

@@ -36,10 +36,10 @@ def _sum_of_four() -> Item:
     )
 
 
-def _rows_of_one() -> Item:
+def _rows_of_1() -> Item:
     rows = torch.empty(16).chunk(_RANKS)[1].numel()
     return Item(
-        "The tensor has 16 rows. How many rows of the sum has rank 1 after the reduce-scatter?",
+        "The tensor has 16 rows. How many rows of the sum does rank 1 have after the reduce-scatter?",
         rows,
         unit="rows",
         hints=("Each row of the sum goes to one rank only.", "16 rows are shared by 4 ranks."),
@@ -166,7 +166,7 @@ def _rows_to_one() -> Item:
 
 PREDICTIONS: dict[str, Callable[[], Item]] = {
     "Ranks 0 to 3 hold 1, 2, 3 and 4. What does rank 2 hold after an all-reduce?": _sum_of_four,
-    "The tensor has 16 rows. How many rows of the sum has rank 1 after the reduce-scatter?": _rows_of_one,
+    "The tensor has 16 rows. How many rows of the sum does rank 1 have after the reduce-scatter?": _rows_of_1,
     "Reduce-scatter, then all-gather: is the result that of an all-reduce?": _halves_are_whole,
     "After the all-to-all, pieces of how many ranks' rows lie on rank 2?": _pieces_from,
     "An all-reduce of 20 MiB over 5 ranks: how many MiB does each rank send?": _ring_of_five,

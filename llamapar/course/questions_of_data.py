@@ -71,7 +71,7 @@ def _rows_of_a_rank() -> Item:
 def _shape_of_a_gradient() -> Item:
     run = lp.run("llama", "tiny", _COPIES.replace(zero=2), **_EXACT)
     return Item(
-        "The matrix is [128, 128]. What shape has its gradient on rank 1 at stage 2?",
+        "The matrix is [128, 128]. What shape does its gradient have on rank 1 at stage 2?",
         list(run.gradients[1][_WQ].shape),
         unit="rows, columns",
         hints=(
@@ -192,7 +192,7 @@ PREDICTIONS: dict[str, Callable[[], Item]] = {
     "How many collectives run during the forward and the backward?": _collectives,
     "Parameters, gradients or optimizer state: which takes most memory?": _most_memory,
     "How many rows of the matrix does rank 1 hold at stage 3?": _rows_of_a_rank,
-    "The matrix is [128, 128]. What shape has its gradient on rank 1 at stage 2?": _shape_of_a_gradient,
+    "The matrix is [128, 128]. What shape does its gradient have on rank 1 at stage 2?": _shape_of_a_gradient,
     "How many all-gathers does a forward and backward take?": _gathers,
     "Which is the first stage that is expected to take less than the GPU has?": _stage_that_fits,
     "How many ranks share one copy of the model?": _one_copy,

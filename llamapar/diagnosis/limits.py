@@ -93,9 +93,12 @@ def _past_the_rows(r: Reading, known: Known) -> Iterator[Hypothesis]:
         SizeCut("", "other", axis, size * (known.get(axis) or 1), known.get(axis) or 1) for axis in AXES[:2]
     ]
     for cut in [*sizes, *any_size]:
-        if size <= index < cut.whole:
+        first = size
+        if not cut.fact:  # One past the end is anybody's mistake where no size is known.
+            first = size + 1
+        if first <= index < cut.whole:
             cause = f"{index} of {cut} is looked up among the {size} of one rank"
-            # One past the end is anybody's mistake.
+            # The first row of the next rank is one past the end, too, so it proves less.
             sure = cut.fact and cut.even and index > size
             yield found(LOCAL, likely_if(sure), cause, Quotient(cut.count, cut.degree))
             return

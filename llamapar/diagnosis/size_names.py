@@ -22,7 +22,9 @@ DEGREE = re.compile(r"(?:^|_)(tp|cp|pp|dp|sp|mp|world_size|world|ranks|shards|gp
 _HEADS = re.compile(r"head(?!.*(?:dim|size))|^n?h$")
 _HEAD_DIM = re.compile(r"(?:dim|size).*head|head.*(?:dim|size)|^h?d$|^size$")
 
-_COUNTER = re.compile(r"^(?:_*|i|j|idx|index|step|epoch|seed)$|(?:^|[_.])(?:rank|idx|shape\[-?\d+\])$")
+_COUNTER = re.compile(
+    r"^(?:_*|i|j|r|idx|index|step|epoch|seed|copies)$|(?:^|[_.])(?:rank|idx|shape\[-?\d+\])$"
+)
 """Names of numbers that are no size, or that name one by its place."""
 
 _FEW = 8

@@ -55,7 +55,7 @@ def picture(record: StageMap) -> tuple[Scene, str]:
                     x = at, at + width / len(each)
                     drawing.box("layers", (one.start / n, one.stop / n), x, LAYERS, look)
                     at = x[1]
-                drawing.label((at - width, at), middle(LAYERS) + 4, f"{len(layers)}", f"{look} mark")
+                drawing.label((at - width, at), middle(LAYERS) + 4, f"{len(layers)}", "mark")
         ends = _also(stages)
         if ends:
             drawing.box("ends", (i / count, (i + 1) / count), inside, ENDS, "pad")
