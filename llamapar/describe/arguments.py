@@ -61,6 +61,7 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
     known = signature.parameters
     by_name = [p.name for p in known.values() if p.kind is Parameter.KEYWORD_ONLY]
     needed = {p.name for p in known.values() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL}
+    choices = by_name or [name for name in known if name != "self"]
     by_place = [name for name in known if name not in by_name]
     in_layout = [name for name in LAYOUT if name in options and "layout" in by_place]
     usual = {name: p.default for name, p in options.items() if name not in in_layout}
@@ -70,7 +71,7 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
     @wraps(function)
     def call(*args: object, **given: object) -> object:
         if whose not in BY_SUBJECT and not known.keys() >= given.keys():
-            _refuse(function, given, known, by_name or [name for name in known if name != "self"])
+            _refuse(function, given, known, choices)
         if missing := needed.difference(by_place[: len(args)], given):
             raise _not_given(function, by_place, [name for name in known if name in missing])
         said = dict(zip(known, args, strict=False)) | given
