@@ -13,6 +13,7 @@ from llamapar.configs import documents, launch_lines, mapped
 from llamapar.configs.draft import as_list
 from llamapar.configs.files import Files
 from llamapar.configs.formats import ROWS
+from llamapar.configs.meter import Meter
 from llamapar.configs.reader import settings_of
 from settings_cases import Score, cases, files_of, read, score
 from soon import within
@@ -159,16 +160,20 @@ def test_a_file_that_breaks_its_format_is_refused_with_its_line(name, text, word
         settings_of(Files({name: text}), {})
 
 
+def script(text):
+    return launch_lines.read_lines(text, {}, {}, Meter("the script", len(text)))
+
+
 def test_what_would_grow_without_bound_is_cut_short():
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)
     )
     with pytest.raises(lp.LlamaparError, match="more than 50,000 entries"):
-        documents.read_yaml("bomb.yaml", bomb)
+        documents.read_yaml("bomb.yaml", bomb, Meter("bomb.yaml", len(bomb)))
     with pytest.raises(lp.LlamaparError, match="needs more than 10,028,360 steps to read"):
-        launch_lines.read_lines("A=xxxxxxxx\n" + "A=$A$A\n" * 200 + "run $A\n")
-    launch_lines.read_lines("$(" * 20_000)
-    launch_lines.read_lines("if [ $x = 1 ]; then\n" * 300)
+        script("A=xxxxxxxx\n" + "A=$A$A\n" * 200 + "run $A\n")
+    script("$(" * 20_000)
+    script("if [ $x = 1 ]; then\n" * 300)
 
 
 def test_nothing_in_a_file_is_run(tmp_path):
@@ -396,7 +401,7 @@ SLOW = {
 @pytest.mark.parametrize("name", SLOW)
 def test_blanks_of_a_file_take_no_time(name):
     with within(0.2):
-        assert documents.read_toml(name, SLOW[name]).entries
+        assert documents.read_toml(name, SLOW[name], Meter(name, len(SLOW[name]))).entries
 
 
 @pytest.mark.parametrize("text", ["\n" * 100_000, "#" * 100_000, f"#{BLANK * 50}", "\n \t" * 30_000])

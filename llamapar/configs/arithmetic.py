@@ -115,18 +115,20 @@ def _settle_batch(draft: Draft) -> None:
             why = f"a multiple of micro_batch · dp is needed: with {whole} and {each} only dp = 1 runs"
             draft.contradictions.append(Contradiction("global_batch", (whole, f"{each}·dp"), why))
         return
-    if whole is None and many is not None:
-        draft.derive("global_batch", each * many * dp, f"{each}·{many}·{dp}")
-    elif whole is not None and many is None:
+    if many is not None:
+        batch = each * many * dp
+        if whole is None:
+            draft.derive("global_batch", batch, f"{each}·{many}·{dp}")
+        elif whole != batch:
+            why = f"micro_batch · micro_batches · dp = {each}·{many}·{dp} = {batch}"
+            draft.contradictions.append(Contradiction("global_batch", (whole, batch), why))
+    elif whole is not None:
         if whole % (each * dp):
             why = f"no multiple of micro_batch · dp = {each}·{dp} = {each * dp}"
             draft.contradictions.append(Contradiction("global_batch", (whole, each * dp), why))
             draft.unknown.setdefault("micro_batches", why)
         else:
             draft.derive("micro_batches", whole // (each * dp), f"{whole} / ({each}·{dp})")
-    elif whole is not None and many is not None and whole != each * many * dp:
-        why = f"micro_batch · micro_batches · dp = {each}·{many}·{dp} = {each * many * dp}"
-        draft.contradictions.append(Contradiction("global_batch", (whole, each * many * dp), why))
 
 
 def _say_unknown(draft: Draft) -> None:

@@ -156,9 +156,8 @@ _DEEP = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[
 """A key of more parts than any setting has, for which tomllib needs time by their square."""
 
 
-def read_toml(name: str, text: str, meter: Meter | None = None) -> Document:
+def read_toml(name: str, text: str, meter: Meter) -> Document:
     """A TOML file. Raises LlamaparError, with the line, if it is invalid."""
-    meter = meter or Meter(name, len(text))
     if deep := _DEEP.search(text):
         raise _refused(name, f"a key of more than {DEEPEST} parts", text.count("\n", 0, deep.start()) + 1)
     try:
@@ -194,14 +193,14 @@ _JSON = re.compile(r'"(?:[^"\\]|\\.)*"(\s*:)?|[^\s{}\[\],:"]+')
 """A text, with a colon behind it if it is a key, or another value."""
 
 
-def read_json(name: str, text: str, meter: Meter | None = None) -> Document:
+def read_json(name: str, text: str, meter: Meter) -> Document:
     """A JSON file; if a key occurs twice the last one counts, as everywhere, and both are reported."""
     try:
         values = json.loads(text, object_pairs_hook=_Pairs)
     except (RecursionError, ValueError) as problem:
         raise _invalid(name, "JSON", problem) from None
     lines = (line for line, match in numbered_matches(_JSON, text) if not match[1])
-    held = _leaves(name, values, _inner, meter or Meter(name, len(text)))
+    held = _leaves(name, values, _inner, meter)
     found = zip(held, lines, strict=True)
     return _of_last(name, ((Entry(path, _plain(value), line), above) for (path, value, above), line in found))
 
@@ -209,7 +208,7 @@ def read_json(name: str, text: str, meter: Meter | None = None) -> Document:
 # -- YAML ------------------------------------------------------------------------------------------
 
 
-def read_yaml(name: str, text: str, meter: Meter | None = None) -> Document:
+def read_yaml(name: str, text: str, meter: Meter) -> Document:
     """A YAML file as PyYAML reads it (YAML 1.1: 1e-4 is text, on and yes are true).
 
     Raises LlamaparError if it is invalid, if aliases would multiply its size, or without PyYAML.
@@ -221,7 +220,7 @@ def read_yaml(name: str, text: str, meter: Meter | None = None) -> Document:
         raise LlamaparError(f"{name} cannot be read", why, [install("settings")], "config") from None
     try:
         loader = yaml.SafeLoader(text)
-        return _from_node(name, loader.get_single_node(), loader, meter or Meter(name, len(text)))
+        return _from_node(name, loader.get_single_node(), loader, meter)
     except yaml.YAMLError as problem:
         mark = getattr(problem, "problem_mark", None)
         at = getattr(problem, "position", 0)

@@ -335,12 +335,12 @@ class _Lines(dict[str, str]):
 
 def read_lines(
     text: str,
-    environment: Mapping[str, str] | None = None,
-    beside: Mapping[str, str] | None = None,
-    meter: Meter | None = None,
+    environment: Mapping[str, str],
+    beside: Mapping[str, str],
+    meter: Meter,
 ) -> Script:
     """The commands and variables of a script. environment: the variables that it finds."""
-    lines = _Lines(environment or {}, beside or {}, meter or Meter("the script", len(text)))
+    lines = _Lines(environment, beside, meter)
     lines.read(text)
     script = Script(tuple(lines.commands), lines.words, directives_of(text))
     lines.meter.spend(_READERS * sum(len(word.text) + 1 for words in script.lines for word in words))

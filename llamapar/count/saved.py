@@ -95,7 +95,7 @@ _ENDS = {
 
 
 @cache
-def kept_of_layer(kernels: str, recompute: str, model: ModelConfig | None = None) -> tuple[Saved, ...]:
+def kept_of_layer(kernels: str, recompute: str, model: ModelConfig | None) -> tuple[Saved, ...]:
     """What is kept of one layer, part by part; without a model of one that has Llama's two norms.
 
     Of a mixture, without its experts, and without MLA.

@@ -45,23 +45,23 @@ def read_object(source: object, *names: str) -> tuple[Mapping[str, object], str]
             what = f"{shown(str(path), 200)}: the folder holds no {wanted}"
             raise ModelError(what, "", ["a run's own files, each by --config or --launch"], "model")
         path = files[0]
+    named = shown(str(path), 200)
     try:
         if not path.is_file():
-            raise ModelError(f"{shown(str(path), 200)} is not a regular file", field="model")
+            raise ModelError(f"{named} is not a regular file", field="model")
         # Asked before reading: the path may be a checkpoint of many gigabytes.
         if path.stat().st_size > MAX_CONFIG_BYTES:
             raise ModelError(
-                f"{shown(str(path), 200)} holds {path.stat().st_size} bytes; "
-                f"a config has at most {MAX_CONFIG_BYTES}",
+                f"{named} holds {path.stat().st_size} bytes; a config has at most {MAX_CONFIG_BYTES}",
                 "this looks like weights, not a config",
                 field="model",
             )
         data = path.read_bytes()
         text = data.decode(encoding(data))
     except UnicodeDecodeError:
-        raise ModelError(f"{shown(str(path), 200)} is not UTF-8 text", field="model") from None
+        raise ModelError(f"{named} is not UTF-8 text", field="model") from None
     except OSError as problem:
-        raise ModelError(f"{shown(str(path), 200)}: {problem.strerror}", field="model") from None
+        raise ModelError(f"{named}: {problem.strerror}", field="model") from None
     # Every model's file is called so, and its folder has the model's name.
     generic = path.stem in ("config", "params")
     return parse_object(text, path.name), path.resolve().parent.name if generic else path.stem

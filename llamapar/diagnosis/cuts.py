@@ -215,7 +215,7 @@ def head_dims() -> set[int]:
     return {m.head_dim for m in (*public_models().values(), *PRESETS.values())}
 
 
-def torn_head_cuts(width: int, head_dim: int, known: Known, repeats: int = 0) -> list[tuple[SizeCut, bool]]:
+def torn_head_cuts(width: int, head_dim: int, known: Known, repeats: int) -> list[tuple[SizeCut, bool]]:
     """The cuts of query heads and KV heads whose shard has this width, no whole number of heads.
 
     The usual cuts come first; the second result says whether nothing else can be meant. KV heads are to blame

@@ -104,7 +104,7 @@ def explain_failure(task: Task, errors: Mapping[int, BaseException | str]) -> Ex
     return explain_ranks(errors, Known.of(setting.model, setting.layout, None, given))
 
 
-def shape_tape(task: Task, why: str = "") -> Tape:
+def shape_tape(task: Task, why: str) -> Tape:
     """The shapes on each rank after each assignment of the program, up to a line that raises.
 
     why: the reason shown beside an error. Raises LlamaparError if the process already has a process group.

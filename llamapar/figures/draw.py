@@ -79,7 +79,10 @@ def axis(title: str, ends: Sequence[float] = (), **more: object) -> Spec:
 
 def positions(title: str, ends: Sequence[int], **more: object) -> Spec:
     """An axis of rows, tokens or the like; the density of numbers depends on the largest."""
-    return axis(title, ends, **{"nticks": 6, "tickformat": tick_format(max(ends)), **more})
+    form = ",d"  # d3's: whole numbers, rounded if they are too long
+    if max(ends) >= 10**7:
+        form = ".4~s"
+    return axis(title, ends, **{"nticks": 6, "tickformat": form, **more})
 
 
 def ticks(places: Sequence[float], texts: Sequence[object] | None = None) -> Spec:
@@ -106,11 +109,6 @@ def step(n: int, most: int) -> int:
     while n > size * most:
         size *= 2
     return size
-
-
-def tick_format(most: int) -> str:
-    """d3 format for positions up to `most`: whole numbers, rounded if they are too long."""
-    return ",d" if most < 10**7 else ".4~s"
 
 
 def number(value: float) -> float:

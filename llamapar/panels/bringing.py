@@ -53,7 +53,7 @@ def controls_of(settings: Settings) -> Values:
     return PLAIN | dict.fromkeys(AXES) | layout | facts | {"framework": settings.framework or ""}
 
 
-def settings_for_browser(settings: Settings, problem: LlamaparError | None = None) -> Plain:
+def settings_for_browser(settings: Settings, problem: LlamaparError | None) -> Plain:
     """Plain values for the browser. problem: the reason why the model could not be used."""
     title, head, rows, _ = settings._table()
     known = [[str(cell) for cell in row] for row in rows if row[1] != "unknown"]

@@ -83,6 +83,11 @@ def without_last_row(
     return first, past - 1
 
 
+def no_collective(right: Right, x: Tensor, *given: object) -> Tensor:
+    """In place of a collective: what the rank has. Gradients pass unchanged, too."""
+    return collectives.same(x)
+
+
 def own_slice_of_sum(right: Right, x: Tensor, mesh: DeviceMesh, axis: str, dim: int) -> Tensor:
     """In place of a reduce-scatter: the rank's slice of its own summand. The backward is right."""
     return collectives.exchange(x, _slice, compat.all_gather, mesh, axis, dim)

@@ -37,7 +37,7 @@ def token_ids(vocab_size: int) -> dict[str, int]:
     return {character: rows[i % len(rows)] for i, character in enumerate(characters)}
 
 
-def corpus(setting: Setting, name: str, device: str = "cpu") -> Tensor:
+def corpus(setting: Setting, name: str, device: str) -> Tensor:
     """Tokens or targets [global_batch, seq] of a step, by name; steps follow each other in CORPUS."""
     ids = token_ids(setting.model.vocab_size)
     text = torch.tensor([ids[character] for character in CORPUS], device=device)

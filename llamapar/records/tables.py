@@ -239,7 +239,7 @@ def html_table(
     return f"<p><b>{escape(title)}</b></p>{body}{end}"
 
 
-def html_rows(rows: Iterable[Sequence[str]], head: Sequence[str] = (), style: str = "") -> str:
+def html_rows(rows: Iterable[Sequence[str]], head: Sequence[str], style: str = "") -> str:
     """An HTML table of cells that are HTML already. style: an attribute of every cell, with a blank first."""
     top = "".join(f"<th{style}>{escape(name)}</th>" for name in head)
     lines = []

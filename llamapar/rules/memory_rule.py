@@ -121,7 +121,7 @@ def load_of(job: Job, judge: Framework | None = None) -> Load | None:
         return None
 
 
-def serving_load_of(job: Job, judge: Framework | None = None) -> Load | None:
+def serving_load_of(job: Job, judge: Framework | None) -> Load | None:
     """The bytes of a rank that only serves: its weights, to the byte; None if they cannot be counted."""
     found = load_of(job, judge)
     if found is None:
@@ -141,9 +141,7 @@ Sums of gradients may be as narrow; moments beside a master weight are in float3
 """
 
 
-def least_bytes(
-    numel: float, zero: int, shards: int, judge: Framework | None = None, reduced: bool = True
-) -> float:
+def least_bytes(numel: float, zero: int, shards: int, judge: Framework | None, reduced: bool = True) -> float:
     """A lower bound on the bytes of a rank with `numel` parameters. shards: ranks that share its states.
 
     reduced: the bound after a backward; the first backward of a step finds no sums of gradients.

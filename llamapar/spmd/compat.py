@@ -109,7 +109,7 @@ def all_to_all(t: Tensor, mesh: DeviceMesh, axis: str, cut: int, join: int, amon
     return torch.cat(_sent(_ops.all_to_all_single.default, pieces, mesh, axis, splits, splits).unbind(), join)
 
 
-def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str, hop: int = 1) -> Tensor:
+def ring_shift(t: Tensor, mesh: DeviceMesh, axis: str, hop: int) -> Tensor:
     """Send `t` to the rank `hop` further on the axis, and return the tensor of the one as far before."""
     ranks, n = axis_size(mesh, axis), t.numel()
 

@@ -283,8 +283,8 @@ def search(
 def searching(
     asked: PlanQuestion,
     top: int,
-    progress: Progress | None = None,
-    cancel: Callable[[], bool] | None = None,
+    progress: Progress | None,
+    cancel: Callable[[], bool] | None,
 ) -> Generator[None, None, Plan]:
     """The same, one step at a time, for callers with other work in between."""
     started = time.perf_counter()
