@@ -272,6 +272,7 @@ PREFIXES = (
     "[1,3]<stderr>: [rank3]: ",
     "\x1b[36m(RayWorkerWrapper pid=7)\x1b[0m rank 3: ",
     "3: [rank3]: ",
+    "[rank0]: [rank3]: ",
     "node-17: [rank3]: ",
 )
 
