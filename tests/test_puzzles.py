@@ -529,7 +529,8 @@ def test_a_try_that_loops_forever_is_given_up_and_the_next_one_is_judged(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(puzzles, "WAIT", 1.0)
+    if function is silent:  # else the longest time comes first, on a busy machine, too
+        monkeypatch.setattr(puzzles, "WAIT", 1.0)
     monkeypatch.setattr(puzzles, "LONGEST", longest)
     start = time.monotonic()
     name = "all-reduce from sends"

@@ -26,7 +26,7 @@ MOVED = {("run", "plan"): "lp.compare(make, plan, layout), for a module of your 
 """A function and an argument that it had → who has it now."""
 
 BY_SUBJECT = ("live",)
-"""Functions whose first argument decides which others there are: they refuse a wrong name themselves."""
+"""Functions whose first argument, once given, decides which others there are: they refuse a wrong name."""
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -70,9 +70,10 @@ def _decorated(function: Function, whose: str, complete: bool) -> Function:
 
     @wraps(function)
     def call(*args: object, **given: object) -> object:
-        if whose not in BY_SUBJECT and not known.keys() >= given.keys():
+        missing = needed.difference(by_place[: len(args)], given)
+        if (missing or whose not in BY_SUBJECT) and not known.keys() >= given.keys():
             _refuse(function, given, known, choices)
-        if missing := needed.difference(by_place[: len(args)], given):
+        if missing:
             raise _not_given(function, by_place, [name for name in known if name in missing])
         said = dict(zip(known, args, strict=False)) | given
         if not complete or not options:
