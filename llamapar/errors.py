@@ -11,6 +11,7 @@ import difflib
 import math
 import operator
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import Field, dataclass
 from typing import Any, ClassVar, Self
 
@@ -158,13 +159,11 @@ def whole(
     if isinstance(value, bool):
         raise refuse([int(value)], "True and False are not counts")
     if isinstance(value, str):
-        try:
-            near = []
+        near = low
+        with suppress(ValueError):
             if len(value) < 20:
-                near = [int(value)]
-        except ValueError:
-            near = []
-        raise refuse(near or [low], "text is never read as a number here")
+                near = int(value)
+        raise refuse([near], "text is never read as a number here")
     if isinstance(value, float):
         if math.isnan(value):
             raise refuse([low], "NaN is not a number")
@@ -192,9 +191,9 @@ def real(
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise error(f"{field}={shown(value)}: {need}", field=field)
     if not low <= value <= high:  # False for NaN as well
-        near = high
-        if value != value or value < low:
-            near = low
+        near = low  # of NaN, too
+        if value > high:
+            near = high
         raise error(f"{field}={shown(value)}: {need}", "", [Choice.of(**{field: near})], field)
     return float(value)
 

@@ -109,7 +109,7 @@ _QUANTISED = re.compile(r"quant.*|compression_config")
 
 
 def from_config_json(raw: Mapping[str, object], name: str) -> Values:
-    """Fields of a ModelConfig from a config.json; `name` is by default the model_type. Raises ModelError.
+    """Fields of a ModelConfig from a config.json; without a `name`, the family's. Raises ModelError.
 
     Of a model that wraps a language model, such as Gemma 3 with its vision tower, the language model alone.
     """

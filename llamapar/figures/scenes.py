@@ -189,9 +189,9 @@ _DARK = "@media(prefers-color-scheme:dark){.lp-map{--m-ink:#747b85;--m-paper:#11
 that reads on both (4.3 to 1 on white, 4.4 to 1 on black)."""
 
 
-def svg(scene: Scene, width: int = WIDTH) -> str:
+def svg(scene: Scene) -> str:
     """The scene as an SVG that needs no script and no fonts; a page scales it as a whole."""
-    wide = width - GUTTER - 2
+    wide = WIDTH - GUTTER - 2
     high = scene["height"]
     of_look: dict[str, str] = {}  # one path for all shapes of a look, in the order in which they first stand
     for *_, band, look in scene["shapes"]:
@@ -207,7 +207,7 @@ def svg(scene: Scene, width: int = WIDTH) -> str:
     foot = FOOT if scene["rest"] else 0
     texts.append(f'<text x="{wide / 2 - GUTTER / 2:g}" y="{high + 14}">{escape(scene["rest"])}</text>')
     tears = "".join(f"M{x * wide:.5g} {y:g}V{end:g}" for x, y, end in scene["cuts"])
-    box = f'viewBox="{-GUTTER} 0 {width} {high + foot}" width="{width}" height="{high + foot}"'
+    box = f'viewBox="{-GUTTER} 0 {WIDTH} {high + foot}" width="{WIDTH}" height="{high + foot}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="lp-map" {box} role="img">'
         f"<title>{escape(scene['says'])}</title><style>{STYLE}{_DARK}</style>"
