@@ -58,9 +58,12 @@ KEPT = """(lambda p, a: {
     "off": p["problem"] is not None,
     "values": p["values"], "seq": p["seq"],
     "status": " ".join(filter(None, [p["status"], p.get("gave") or p.get("about", "")])),
-    "sentence": (lambda told: "" if p["problem"] and not (any(
-        f["severity"] == "error" and not f["later"] for f in p.get("findings", [])
-    ) and str(p["problem"]["field"]) in told) else told)("".join(text for text, _ in p.get("sentence", []))),
+    "sentence": (lambda told, error: told if not p["problem"] or (
+        error and str(p["problem"]["field"]) in told
+    ) else "")(
+        "".join(text for text, _ in p.get("sentence", [])),
+        next((f for f in p.get("findings", []) if f["severity"] == "error" and not f["later"]), None),
+    ),
     "steps": p.get("steps", {}),
     "title": (p["figure"] or {}).get("says")
         or (p["figure"] or {}).get("layout", {}).get("title", {}).get("text", ""),

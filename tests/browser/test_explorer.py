@@ -28,6 +28,7 @@ MISFIT = (
 """Six findings on few GPUs, where a search for fixes is soon over."""
 LAYOUT = "str(panel.job.layout)"
 TINY = 'panel.set(preset="tiny", tp=2, cp=1, pp=1, dp=1, seq_len=1024)'
+FITS_NOWHERE = 'panel.set(preset="llama3-70b", tp=3, cp=1, pp=1, dp=1, gpus=3, seq_len=None, tab="memory")'
 KV_HEADS = 'panel.set(preset="llama3.1-8b", tp=16)'
 LONG = 'panel.set(preset="llama3.1-8b", tp=8, cp=4, dp=2, program="llama")'
 STATE = "panel.running['state']"
@@ -39,7 +40,7 @@ SLOW = 120_000
 @pytest.fixture(scope="module")
 def opened(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
     path = tmp_path_factory.mktemp("explorer") / "explorer.ipynb"
-    cells = (CREATE, MISFIT, LAYOUT, TINY, KV_HEADS, LONG, STATE)
+    cells = (CREATE, MISFIT, LAYOUT, TINY, FITS_NOWHERE, KV_HEADS, LONG, STATE)
     with lab.open(scratch_notebook(path, *cells), height=HEIGHT) as notebook:
         yield notebook
 
@@ -369,3 +370,12 @@ def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
     slider.focus()
     runs.page.keyboard.press("ArrowLeft")
     expect(status(runs)).to_contain_text("The job now has 32 GPUs instead of 64.")
+
+
+@pytest.mark.soak
+def test_where_no_fix_fits_a_degree_that_divides_is_offered(notebook: Notebook) -> None:
+    panel = panel_of(notebook)
+    notebook.run(FITS_NOWHERE)
+    expect(sentence(notebook)).to_have_text(re.compile("^tp=3 does not divide n_heads=64"))
+    panel.locator(".lp-repairs button").get_by_text("tp=1", exact=True).click()
+    expect(sentence(notebook)).to_have_text(re.compile("^Rank . computes all 64 query heads"))
