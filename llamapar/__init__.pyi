@@ -6,6 +6,7 @@ Each line is `from .MODULE import NAME as NAME`, in this form alone.
 from typing import Any
 
 from . import checkpoint as checkpoint
+from . import course as course
 from . import programs as programs
 from .configs.reader import read_settings as read_settings
 from .count import memory as memory

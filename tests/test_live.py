@@ -355,7 +355,7 @@ def test_what_cannot_be_shown_is_refused_with_what_can():
         lp.live("heads", "llama3-8b", cp=2)
     with pytest.raises(lp.LayoutError, match="'tp' is not known\n  why  known are kind, ranks, mib, gpu\n"):
         lp.live("collective", tp=2)
-    assert lp.live("collective", ranks=16).code == "course.collective(ranks=16)"
+    assert lp.live("collective", ranks=16).code == "lp.course.collective(ranks=16)"
     with pytest.raises(lp.LayoutError, match="knob='dp' is not known\n  why  known are tp, pp, zero"):
         lp.live("memory", "llama3-8b", knob="dp")
     panel = lp.live("heads", "llama3-8b", tp=8)

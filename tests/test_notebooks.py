@@ -35,7 +35,6 @@ from nbformat import NotebookNode
 
 import llamapar as lp
 import plain_torch
-from llamapar import course
 from llamapar.course.blocks import block
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -221,7 +220,7 @@ def test_a_live_picture_is_stored_as_it_opens(notebook: NotebookNode) -> None:
         stored = cell.outputs[-1].data["text/plain"]
         if not opens.startswith('lp.live("'):
             knob = re.search(r'knob="(\w+)"', opens)
-            record = eval(stored.splitlines()[0], {"lp": lp, "course": course})
+            record = eval(stored.splitlines()[0], {"lp": lp})
             panel = lp.live(record, knob=knob and knob[1])
         else:
             panel = eval(opens, {"lp": lp})

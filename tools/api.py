@@ -65,7 +65,7 @@ def public(package: griffe.Module) -> Iterator[str]:
         if not package[name].is_module:
             yield name
             continue
-        inner = [str(own) for own in package[name].exports if own not in PUBLIC]
+        inner = [str(own) for own in package[name].exports or () if own not in PUBLIC]
         yield from (f"{name}.{own}" for own in inner if not package[name][own].is_module)
 
 

@@ -137,5 +137,5 @@ def call_of(function: Callable[..., object], given: Mapping[str, object]) -> Cal
     ]
     arguments = dict.fromkeys(needed) | said  # what stands by position comes first
     # A method is called on the call of its record, a function on its module.
-    home = owner or ("lp" if function.__name__ in PUBLIC else "course")
+    home = owner or ("lp" if function.__name__ in PUBLIC else "lp.course")
     return Call(f"{home}.{function.__name__}", arguments, len(needed))

@@ -68,15 +68,13 @@ function buildHead(send, fix, id) {
   const node = make("div.lp-head", make("div", sentence), make("div.lp-under", status, repairs, legend));
   function draw({ sentence: said, problem, findings, about, gave }) {
     const error = findings.findIndex(({ severity, later }) => severity === "error" && !later);
-    let choose = [];
-    if (error >= 0 && said.some(([text]) => text.includes(problem?.field))) [choose, problem] = [problem.choose, null]; // the sentence says it
+    if (findings[error]?.fixes.length && said.some(([text]) => text.includes(problem?.field))) problem = null; // said, and mended
     const refused = problem ? -1 : error;
     refill(node.firstChild, [said, problem], () => [problem ? problemCard(problem, send, id) : (sentence.replaceChildren(...pieces(said)), sentence)]);
     sentence.title = sentence.textContent;
-    const found = refused < 0 ? [] : findings[refused].fixes;
-    const offered = (found.length ? found : choose).slice(0, FEW);
+    const offered = refused < 0 ? [] : findings[refused].fixes.slice(0, FEW);
     refill(repairs, [refused, offered], () => offered.flatMap(([text, effect], k) => [k ? "or" : "try",
-      button(text.split(" (")[0], { class: "lp-link", ...(found.length ? { title: `apply this fix: ${text}, ${effect}`, onclick: () => fix(refused, k) } : { onclick: () => send(effect) }) })]));
+      button(text.split(" (")[0], { class: "lp-link", title: `apply this fix: ${text}, ${effect}`, onclick: () => fix(refused, k) })]));
     refill(status, [about, gave], () => [gave || about]);
     status.title = gave || about;
   }

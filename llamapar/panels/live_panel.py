@@ -259,7 +259,7 @@ def initial_live(
 def _read_record(shown: object) -> tuple[str, Values]:
     """The name of a record's picture, and its values. Raises LayoutError if it has no live picture."""
     call = shown.call if isinstance(shown, Record) else shown
-    what = call.function.partition(".")[2] if isinstance(call, Call) else ""
+    what = call.function.rpartition(".")[2] if isinstance(call, Call) else ""
     if what == "ranks" and isinstance(call, Call) and "model" in call.arguments:
         what = "block"
     if not isinstance(call, Call) or what not in SUBJECTS:

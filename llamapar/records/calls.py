@@ -57,11 +57,10 @@ def read_call(text: str) -> tuple[str, list[object], dict[str, object]]:
 
 
 def _call(node: ast.expr) -> tuple[str, list[object], dict[str, object]]:
-    match node:
-        case ast.Call(ast.Attribute(ast.Name("lp" | "course" as home), name), args, keywords):
-            named = {str(each.arg): _value(each.value) for each in keywords}
-            return f"{home}.{name}", [_value(each) for each in args], named
-    raise ValueError
+    if not isinstance(node, ast.Call) or not (name := ast.unparse(node.func)).startswith("lp."):
+        raise ValueError
+    named = {str(each.arg): _value(each.value) for each in node.keywords}
+    return name, [_value(each) for each in node.args], named
 
 
 def _value(node: ast.expr) -> object:

@@ -59,7 +59,7 @@ KEPT = """(lambda p, a: {
     "values": p["values"], "seq": p["seq"],
     "status": " ".join(filter(None, [p["status"], p.get("gave") or p.get("about", "")])),
     "sentence": (lambda told, error: told if not p["problem"] or (
-        error and str(p["problem"]["field"]) in told
+        error and error["fixes"] and str(p["problem"]["field"]) in told
     ) else "")(
         "".join(text for text, _ in p.get("sentence", [])),
         next((f for f in p.get("findings", []) if f["severity"] == "error" and not f["later"]), None),

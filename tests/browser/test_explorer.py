@@ -376,6 +376,6 @@ def test_a_long_run_shows_how_far_it_is_and_is_cancelled(
 def test_where_no_fix_fits_a_degree_that_divides_is_offered(notebook: Notebook) -> None:
     panel = panel_of(notebook)
     notebook.run(FITS_NOWHERE)
-    expect(sentence(notebook)).to_have_text(re.compile("^tp=3 does not divide n_heads=64"))
-    panel.locator(".lp-repairs button").get_by_text("tp=1", exact=True).click()
+    expect(panel.locator(".lp-head .lp-problem")).to_contain_text("tp=3 does not divide n_heads=64")
+    panel.locator(".lp-head .lp-choices button").get_by_text("tp=1", exact=True).click()
     expect(sentence(notebook)).to_have_text(re.compile("^Rank . computes all 64 query heads"))
