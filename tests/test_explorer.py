@@ -161,7 +161,7 @@ def test_the_memory_tab_is_lp_memory_beside_the_gpu() -> None:
     panel = lp.explorer(**AT_8K | {"zero": 1}, tab="memory", micro_batch=1, global_batch=2048)
     said = lp.memory("llama3.1-405b", panel.job.layout, seq_len=8192, micro_batch=1, global_batch=2048)
     assert panel.payload["summary"] == lp.view(said).summary
-    assert panel.payload["fits"] is said.fits is False
+    assert (panel.payload["fits"], said.fits) == (None, False)
     options = {"recompute": "none", "schedule": "gpipe", "gpu": "b200-180gb"}
     panel.set(zero=2, **options)
     said = lp.memory("llama3.1-405b", panel.job.layout, seq_len=8192, global_batch=2048, **options)
@@ -214,7 +214,7 @@ def test_every_remedy_can_be_clicked_passes_and_fits(state: dict[str, Any]) -> N
         receive(panel, kind="remedy", remedy=k)
         summary = panel.payload["summary"]
         # Without a trainer the memory of each offered fix may stay open; then its estimate fits.
-        if panel.payload["fits"] is not True:
+        if panel.payload["fits"] != "It fits.":
             assert "undecided" in summary, text
             assert "--framework would narrow" in summary, text
             warnings.add("LP512")
@@ -240,7 +240,11 @@ def test_remedies_are_told_apart_and_missing_ones_said() -> None:
     assert panel.payload["values"]["recompute"] == "full"
     assert "LP511" not in panel.snapshot().summary
     panel.set(recompute="selective", pp=1, dp=1)
-    assert (panel.payload["fits"], panel.offered["fixes"]) == (False, [])
+    assert (panel.payload["fits"], panel.offered["fixes"]) == (None, [])
+    panel.set(dp=128, pp=16, seq_len=None)
+    assert panel.payload["fits"] == "What makes it fit is looked for at a sequence length: set the tokens."
+    panel.set(seq_len=8192, framework="vllm")
+    assert panel.payload["fits"] == ""  # it does not fit, and vLLM does not train
 
 
 def test_the_pipeline_tab_draws_the_schedule_of_the_controls() -> None:

@@ -47,8 +47,8 @@ function findingCard(finding, index, opened, fix, fits) {
 function drawRemedies(box, { offered, payload, apply }) {
   const now = offered.seq === payload.seq;
   box.inert = !now;
-  box.classList.toggle("lp-stale", !now && !payload.fits);
-  if (payload.fits) box.replaceChildren("It fits.");
+  box.classList.toggle("lp-stale", !now && payload.fits === null);
+  if (payload.fits !== null) box.replaceChildren(payload.fits);
   else if (now) box.replaceChildren(offered.fixes.length ? "To make it fit: " : "No change of one or two settings, of an axis or of the GPU makes it fit.",
     ...fixes(offered.fixes, "make this change", apply));
 }

@@ -230,7 +230,7 @@ class Explorer(Undoing[State]):
         """The work after the picture: slow results, remedies, a run if it is quick, a search."""
         state = self._state
         super()._follow()
-        if state.values["tab"] == "memory" and not state.outcome.fits:
+        if state.values["tab"] == "memory" and state.outcome.fits is None:
             offered = [[remedy.text, remedy.effect.text] for remedy in self.remedies]
             self.offered = {"seq": self.payload["seq"], "fixes": offered}
         plan = self._state.outcome.plan

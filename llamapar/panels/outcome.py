@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from llamapar.count.terms import FITS
 from llamapar.describe.options import Values
 from llamapar.errors import LlamaparError
 from llamapar.figures import View
 from llamapar.rules.fix import Fix
+from llamapar.rules.memory_rule import load_of
 from llamapar.rules.report import Finding, Report
 from llamapar.rules.table import ERROR, WARNING
 
@@ -25,9 +27,19 @@ class Outcome:
     problem: LlamaparError | None = None
 
     @property
-    def fits(self) -> bool:
-        """Whether the job certainly fits its GPU, as far as memory is counted."""
-        return self._memory is None or self._memory.severity not in (ERROR, WARNING)
+    def fits(self) -> str | None:
+        """What the tab Memory says where no change is looked for that makes the job fit; else None."""
+        if self._memory and self._memory.severity in (ERROR, WARNING):
+            return None
+        if self.report is None or self.report.job.gpu is None:
+            return ""
+        job, judge = self.report.job, self.report.judge
+        if job.seq_len is None:
+            return "What makes it fit is looked for at a sequence length: set the tokens."
+        load = load_of(job, judge)
+        if load and load.outcome(job.gpu) == FITS:
+            return "It fits."
+        return ""
 
     @property
     def remedies(self) -> tuple[Fix, ...]:
