@@ -27,12 +27,18 @@ SMALLEST = {
 }
 
 
+LONGER = ("maps", "recipes")
+"""What takes a minute, and is left to `make deep`."""
+
+
 def test_every_benchmark_is_run_somewhere():
     assert set(SMALLEST) == {path.stem for path in (ROOT / "benchmarks").glob("[!_]*.py")}
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("name", SMALLEST)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.deep if n in LONGER else pytest.mark.soak) for n in SMALLEST],
+)
 def test_a_benchmark_runs(name):
     command = [sys.executable, f"benchmarks/{name}.py", *SMALLEST[name].split()]
     own = os.environ | {"PYTHONPATH": "tests"}  # as `make bench` has it

@@ -61,7 +61,7 @@ def laid_out(folder, model):
 
 @pytest.mark.soak
 def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
-    model = lp.model("llama3.2-1b").replace(n_layers=6, vocab_size=32001, ffn_dim=8192, tied=False)
+    model = lp.model("llama3.2-1b").replace(n_layers=4, vocab_size=8001, ffn_dim=4096, tied=False)
     largest = laid_out(tmp_path / "whole", model)
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(tmp_path), json.dumps(JOBS)], check=True, stdout=subprocess.PIPE

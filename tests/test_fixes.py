@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import llamapar as lp
 from inputs import drawn, jobs
@@ -56,6 +56,7 @@ def assert_fixes_hold(arguments: dict[str, Any]) -> None:
 
 
 @pytest.mark.soak
+@settings(max_examples=settings.default.max_examples // 3)
 @given(jobs())
 def test_every_fix_passes_check_and_ends_its_finding(arguments):
     assert_fixes_hold(arguments)
