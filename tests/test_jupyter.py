@@ -370,7 +370,7 @@ def test_loading_twice_registers_once_and_unloading_removes(ip, cell):
     wrote, shown = cell(f"raise ValueError({HALF_A_HEAD!r})")
     assert f"ValueError: {HALF_A_HEAD}" in wrote
     assert shown == []
-    cell("%load_ext llamapar")
+    cell("import llamapar; llamapar.watch_errors()")  # a script's line means the same here
     assert len(hooks(ip)) == 1
 
 

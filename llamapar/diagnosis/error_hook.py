@@ -38,9 +38,13 @@ def watch_errors(explained: Callable[[BaseException], Explanation] | None = None
 
     The facts are the failing expression, its tensors with shape, dtype and placement, and what the process
     is. Under torchrun the lowest rank that fails says which ranks failed, as far as it learns it within 2 s.
-    Call it once, anywhere in a script; `llamapar debug train.py` runs a script that does not. explained: what
-    explains the error, `explain` by default.
+    Call it once, anywhere in a script; `llamapar debug train.py` runs a script that does not. In a
+    notebook, where no error ends the process, it is `%load_ext llamapar`. explained: what explains the error,
+    `explain` by default.
     """
+    if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()):
+        shell.extension_manager.load_extension("llamapar")
+        return
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
