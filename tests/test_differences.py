@@ -14,6 +14,7 @@ from llamapar.execution import patterns
 from llamapar.execution.differences import few_names
 from llamapar.execution.first_line import FirstLine, in_place_of
 from llamapar.execution.patterns import Axis, Pieces
+from llamapar.execution.step_patterns import norm_pattern
 from llamapar.place.cut import Cut
 from llamapar.place.difference_map import drawn_on
 from llamapar.programs import FAULTS, attention, vocab
@@ -269,3 +270,13 @@ def test_two_runs_that_have_nothing_in_common_are_refused(program, model, option
 def test_a_weight_of_several_layers_is_named_once():
     names = ("layers.0.wk", "layers.3.w1", "layers.3.wk")
     assert few_names([SimpleNamespace(name=name) for name in names]) == "wk, layers.3.w1"
+
+
+def test_a_norm_is_told_by_whose_gradients_it_counts():
+    task = SimpleNamespace(setting=SimpleNamespace(layout=lp.Layout(tp=2)))
+    gradients = [{"layers.0.wk": torch.full((4,), n)} for n in (1.5, 2.0)]
+    reports = [SimpleNamespace(rank=rank, gradients=own) for rank, own in enumerate(gradients)]
+    alone = norm_pattern(task, SimpleNamespace(owns={0: 3.0, 1: 4.0}), reports)
+    assert alone == "it is the norm of each rank's own gradients"
+    summed = norm_pattern(task, SimpleNamespace(owns={0: 5.0, 1: 5.0}), reports)
+    assert summed == "it is the norm of the gradients of all ranks along tp, copies counted each time"

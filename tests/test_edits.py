@@ -2,6 +2,7 @@
 
 import linecache
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -358,12 +359,12 @@ def test_an_object_of_an_earlier_cell_is_made_anew():
 
 @pytest.mark.parametrize(
     ("old", "new", "line"),
-    [("n", "n // tp", "y = x / (n // tp)"), ("x", "x.T", "y = x.T / n")],
+    [("n", "n // tp", "y = n // tp + x / (n // tp)"), ("x", "x.T", "y = n + x.T / n")],
 )
 def test_brackets_stand_where_precedence_needs_them(old, new, line):
-    source = "y = x / n"
-    column = source.rindex(old)
-    edit = Edit("", ((1, column, 1, column + 1),), old, new, "size", None, 1.0, new)
+    source = "y = n + x / n"
+    spans = tuple((1, at.start(), 1, at.end()) for at in re.finditer(old, source))
+    edit = Edit("", spans, old, new, "size", None, 1.0, new)
     assert with_edits(source, [edit]) == line
 
 

@@ -146,6 +146,7 @@ def test_the_sequence_tab_has_documents_and_goes_around_a_ring():
     said = lp.sequence({"cp": 4}, 8192, documents=(1000, 5000, 2192))
     assert panel.payload["summary"] == lp.view(said).summary
     panel.set(cp_method="ring", step=3)
+    assert panel.payload["steps"]["step"] == [0, 1, 2, 3, 4]
     assert panel.payload["summary"] == lp.view(said.at(2)).summary
     panel.set(documents="3072", step=0)
     assert "3 documents" in panel.payload["summary"]  # of 3,072, and what is left

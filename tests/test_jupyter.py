@@ -152,6 +152,7 @@ attend(torch.zeros(1, 4, 32), 16)
     ]
     assert "the failing frame: tp=16" in lines[-1]
     assert "outer" not in text
+    assert "2 KV heads over tp=4" in text_of(cell("%explain --tp 4")[1])
 
 
 def test_the_model_and_layout_of_the_frame_settle_what_words_leave_open(cell):
@@ -512,6 +513,10 @@ def test_what_cannot_be_answered_now_is_said(ip, cell, press):
     told = press(seconds=3)
     assert "no edit was tried: run again, the line does not fail as it did: NameError" in told["html"]
     assert told["edits"] == []
+    cell("a, b = torch.ones(4, 3), torch.ones(4, 3)")
+    cell("a @ b")
+    told = press(seconds=20)
+    assert ("the line runs with a.T or b.T" in told["html"], told["edits"]) == (True, [])
 
 
 def test_the_diff_of_an_imported_file_names_it_and_is_put_nowhere(cell, press, tmp_path, monkeypatch):

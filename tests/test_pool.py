@@ -162,6 +162,7 @@ def test_one_pool_is_kept_for_the_same_arguments():
     old = pids(first)
     assert pool(2) is first
     assert pool(3) is not first
+    assert pool(3) is not pool(3, preload=["json"])
     assert first.closed
     assert gone(old)
     with pytest.raises(LlamaparError, match=r"^this pool cannot run anything\n  why  it is closed\n"):

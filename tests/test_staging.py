@@ -151,6 +151,7 @@ def test_an_update_is_of_the_own_shard(zero):
         assert sums == [("summand", None), whole, shard]
         assert weights == [("forward", whole), ("update", shard), ("update", whole)]
         assert kind == {"all_reduce", "all_gather"}
+        assert {len(sent) for s in tape.steps for sent in s.events.values()} == {1}  # no step's but its own
     elif zero == 2:
         assert sums[0] == ("summand", None)
         assert set(sums[1:]) == {shard}
