@@ -35,7 +35,10 @@ QUICK = ("drop_all_reduce", "contiguous_positions", "tile_kv", "documents_ignore
 def test_a_fault_is_told_by_tensors_place_and_pattern(name, monkeypatch):
     monkeypatch.setattr("llamapar.execution.differences.SECONDS", 60.0)  # on a machine with other work, too
     fault = FAULTS[name]
-    run = lp.run(fault.program, "tiny", fault.layout, fault=name, dtype="float64", **fault.needs)
+    layout, model = fault.layout, lp.model("tiny")
+    if name == "tile_kv":  # two heads on each rank: which KV head they read goes by the rank
+        layout, model = {"tp": 8}, model.replace(n_kv_heads=4)
+    run = lp.run(fault.program, model, layout, fault=name, dtype="float64", **fault.needs)
     said, line = TOLD[name]
     assert said in run.explanation.what
     assert line in run.explanation.line
@@ -139,6 +142,8 @@ def test_a_pattern_is_said_only_where_it_fits_to_rounding():
     assert said({0: own[1], 1: own[0]}) == "heads in another order: rank 0 has 4–7 where 0–3 should be"
     assert said({0: own[0], 1: own[1] + 1}) == ""
     assert said(own) == ""
+    assert said(own | {1: own[1] / 0}) == "infinite"
+    assert said(own | {1: own[1] * torch.nan}) == "not a number"
     # A run at another degree may have no piece of this tensor.
     nothing = Pieces(t.kind, t.name, t.whole, t.axes, dict.fromkeys(own), t.parts)
     assert patterns.factor_of(nothing) is None
@@ -147,6 +152,10 @@ def test_a_pattern_is_said_only_where_it_fits_to_rounding():
     owns = {rank: whole if rank < 3 else whole * 0 for rank in range(4)}
     joins = Pieces("output", "joins", whole, [Axis()], owns, dict.fromkeys(owns, (range(1),)))
     assert patterns.pattern_of(joins, lp.Layout(tp=4), {}) == "zero where it differs"
+    # Any number is a multiple of the right one; it counts where it is a degree.
+    more = replace(joins, owns=dict.fromkeys(owns, whole * 4))
+    assert patterns.pattern_of(more, lp.Layout(tp=4), {"tp": 4.0}) == "4 × the right one (4 = tp)"
+    assert patterns.pattern_of(more, lp.Layout(tp=4), {"tp": 3.0}) == ""
 
 
 def test_ranks_of_tp_never_average_and_those_of_dp_may():
