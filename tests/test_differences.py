@@ -253,7 +253,9 @@ def test_two_cells_part_where_what_all_ranks_hold_alike_differs():
 
     one = tape("tp=2", {0: 1.0, 1: 2.0}, 3.0)
     assert lp.compare(one, tape("tp=1", {0: 3.0}, 3.0)).ok  # h is different on each rank of one
-    assert lp.compare(one, tape("tp=1", {0: 3.0}, 4.0)).where == "line cell:1: y"
+    other = lp.compare(one, tape("tp=1", {0: 3.0}, 4.0))
+    assert other.where == "line cell:1: y"
+    assert other.text().splitlines()[3] == "2 tensors of both compared"  # and not what a rank sends: nothing
     assert lp.compare(one, tape("tp=2", {0: 2.0, 1: 1.0}, 3.0)).where == "line cell:1: h"
 
 

@@ -260,6 +260,8 @@ def test_each_rank_takes_its_own_part_in_the_proof():
     found = repaired(cells, "y = h @ wo.T")
     assert found.edit[-1] == "+ y = h.chunk(tp, 1)[0] @ wo.T"
     assert found.proof[0].endswith("on 4 ranks: the ranks add up to it")
+    squared = repaired(cells, "y = h @ wo.T\nout = {'squared': y * y}")  # squares of summands do not add up
+    assert squared.what.startswith("no edit of this line is right: with h.chunk(tp, 1)[0] it runs, but")
 
 
 def test_a_failure_in_an_imported_file_gets_the_diff_of_that_file(tmp_path, monkeypatch):

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
+from torch.distributed import HashStore
 
 import llamapar as lp
+from llamapar.execution.engines import torchrun
 
 PROJECT = Path(__file__).resolve().parent.parent
 RUN = "attention --model tiny --tp 2 --cp 2 --dtype float64 --device cpu"
@@ -203,6 +206,14 @@ def test_every_rank_returns_the_result(tmp_path, world):
     assert [out.splitlines() for _, out, _ in told] == [
         [summary, f"outputs of {'rank 0 alone' if rank else 1}, 4 events"] * 2 for rank in range(world)
     ]
+
+
+@pytest.mark.parametrize(("text", "waits"), [(torchrun.STARTING, True), ("", False)])
+def test_until_all_ranks_are_there_no_timeout_counts(text, waits):
+    run = SimpleNamespace(note=torchrun._OwnNote(2), store=HashStore(), timeout=0.1)
+    run.note.write(0, text)
+    looks = iter([*[False] * 10, True])
+    assert torchrun._Run._watch(run, lambda: next(looks)) is waits
 
 
 @pytest.mark.soak
