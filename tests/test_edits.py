@@ -1,5 +1,6 @@
 """Edits tried in place: what they find, what they claim, and that nothing outside changes."""
 
+import ast
 import linecache
 import os
 import re
@@ -17,6 +18,8 @@ import torch
 import llamapar as lp
 from llamapar.diagnosis.edits import child
 from llamapar.diagnosis.edits.candidates import Edit
+from llamapar.diagnosis.edits.degrees import Degree
+from llamapar.diagnosis.edits.editing import Editor
 from llamapar.diagnosis.edits.program import Program
 from llamapar.diagnosis.edits.proof import DIFFERS, PROVED, compare_ranks
 from llamapar.diagnosis.edits.repair import repair, with_edits
@@ -344,6 +347,7 @@ def test_what_is_right_on_rank_0_alone_is_no_proof():
     # Code that takes part 0 on every rank has it on each; ranks that differ must each have their own.
     assert compare_ranks([whole], [[part], [part]], 2).state == PROVED
     assert compare_ranks([whole], [[part], [other]], 2).state == DIFFERS
+    assert compare_ranks([whole], [[whole / 0 * 0]] * 2, 2).state == DIFFERS  # not a number
 
 
 def test_an_object_of_an_earlier_cell_is_made_anew():
@@ -368,6 +372,12 @@ def test_brackets_stand_where_precedence_needs_them(old, new, line):
     spans = tuple((1, at.start(), 1, at.end()) for at in re.finditer(old, source))
     edit = Edit("", spans, old, new, "size", None, 1.0, new)
     assert with_edits(source, [edit]) == line
+
+
+def test_an_edit_of_another_axis_keeps_its_degree():
+    edit = Edit("", ((1, 4, 1, 5),), "n", "n // cp", "size", Degree("cp", 2, "cp"), 1.0, "n // _deg_")
+    tree = Editor([edit], Degree("tp", 8, "tp")).visit(ast.parse("y = n"))
+    assert ast.unparse(tree) == "y = n // 2 if True else n"
 
 
 # -- functions and scripts -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -39,7 +40,24 @@ def test_a_cause_and_what_to_pass_are_said_once():
         assert [line for line in lines if line[7:] and sum(line[7:] in other for other in lines) > 1] == []
 
 
+@pytest.mark.parametrize(
+    ("shapes", "what"),
+    [
+        ("(4096,1024) (2,4096,8192)", "1024 is 1/8 of 8192: a rank's slice (tp=8)"),  # met at their last dims
+        ("(2,16032,64) (2,128256,64)", "16032 is 1/8 of 128256: a rank's slice (tp=8)"),  # no rows of a table
+    ],
+)
+def test_the_dims_that_clash_are_named_as_what_they_are(shapes, what):
+    text = f"ValueError: operands could not be broadcast together with shapes {shapes}"
+    assert what in str(lp.explain(text, tp=8))
+
+
 # -- fixes and forms -------------------------------------------------------------------------------
+
+
+def test_a_command_to_copy_stays_on_its_line():
+    command = f"llamapar debug train.py {'--option value ' * 12}--last"
+    assert command in str(replace(lp.explain(KV), next=(command,)))
 
 
 @pytest.mark.parametrize("tp", [3, 16])

@@ -460,6 +460,8 @@ def test_a_preset_sets_the_dimensions_and_a_dimension_makes_it_custom() -> None:
     panel.set(n_kv_heads=4)
     assert panel.payload["values"]["preset"] == "custom"
     assert panel.job.model == lp.PRESETS["llama3.1-8b"].replace(n_kv_heads=4, name="custom")
+    panel.set(head_dim=None, n_heads=64)
+    assert panel.job.model.head_dim == 64
     panel.set(preset="llama3.1-8b")
     assert panel.job.model is lp.PRESETS["llama3.1-8b"]
 
@@ -497,6 +499,11 @@ def test_the_shown_rank_stays_within_the_layout() -> None:
     assert panel.payload["figure"] is not None
     panel.set(rank=500)
     assert panel.payload["problem"]["what"] == "rank=500: rank must be a whole number from 0 to 127"
+    panel.set(tab="heads", rank=0)
+    press(panel, kind="look", place=5, seq=0)  # on a picture that is gone
+    assert panel.payload["values"]["rank"] == 0
+    press(panel, kind="look", place=5)
+    assert panel.payload["values"]["rank"] == 5
 
 
 def test_copies_every_setting_as_text() -> None:

@@ -339,6 +339,7 @@ def test_a_pipeline_runs_with_as_many_stages_as_the_layout_has():
     assert many.options["micro_batches"] == 16
     assert "micro_batches=64 runs as 16" in many.notes[0]
     assert "micro_batches" not in str(state.change({"micro_batches": 64, "pp": 1}).plan().notes)
+    assert "schedule" not in state.change({"program": "attention", "engine": "dry"}).plan().options
     large = state.change({"preset": "llama3.1-405b", "tp": 8, "pp": 16}).plan()
     assert large.layout.pp == 8  # 64 ranks are what a machine bears
     assert "pp=16 runs as 8" in large.notes[0]

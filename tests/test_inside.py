@@ -148,6 +148,7 @@ def test_the_sequence_tab_has_documents_and_goes_around_a_ring():
     panel.set(cp_method="ring", step=3)
     assert panel.payload["steps"]["step"] == [0, 1, 2, 3, 4]
     assert panel.payload["summary"] == lp.view(said.at(2)).summary
+    assert "ring step 1 of 4" in lp.view(said.at(0)).summary
     panel.set(documents="3072", step=0)
     assert "3 documents" in panel.payload["summary"]  # of 3,072, and what is left
     for wrong in ("1", "0", "x", "8,8", True, [], 10**5000):

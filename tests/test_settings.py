@@ -140,6 +140,23 @@ def test_a_switch_that_is_set_off_is_off(word):
     assert settings.layout["sequence_parallel"] is False
 
 
+MEGATRON = "torchrun p.py --num-layers 8 --tensor-model-parallel-size 2"
+NEMO = "trainer: {devices: 8}\nmodel:\n  tensor_model_parallel_size: 2\n  tokenizer: {type: Llama-2-7b}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (f"{MEGATRON} --deepspeed-activation-checkpointing", "format=Megatron-LM recompute=full"),
+        (f"{NEMO}  override_vocab_size: 777\n", "format=NeMo vocab_size=777"),
+        ('{"distributed_type": "FSDP", "num_processes": 8,\n}', "format=Accelerate gpus=8"),
+        (f"{MEGATRON} --base-model", "n_layers=8"),  # a switch says nothing of the model
+    ],
+)
+def test_what_a_paste_says_is_read(text, wanted):
+    assert fields(lp.read_settings(text=text), wanted) == wanted
+
+
 # -- bad input -------------------------------------------------------------------------------------
 
 
