@@ -1,8 +1,8 @@
 """What one collective costs a rank: bytes round a ring, their time, and both over the number of ranks.
 
-`lp.course.collective("all-reduce", ranks=8)` is the record, and `.live()` the picture with knobs. The bytes are
-the factors between algorithm and bus bandwidth of NVIDIA/nccl-tests (doc/PERFORMANCE.md); rates and latency
-are those of `lp.cost`. Trees, which NCCL takes for small messages over many ranks, are left out.
+`lp.course.collective("all-reduce", ranks=8)` is the record, and `.live()` the picture with knobs. The bytes
+are the factors between algorithm and bus bandwidth of NVIDIA/nccl-tests (doc/PERFORMANCE.md); rates and
+latency are those of `lp.cost`. Trees, which NCCL takes for small messages over many ranks, are left out.
 """
 
 from __future__ import annotations

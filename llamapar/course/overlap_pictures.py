@@ -1,9 +1,9 @@
 """What hides behind what: four layers of Llama 3 8B on a clock, and the two limits of one layer.
 
-`lp.course.overlap(tokens=8192, tp=1, zero=3)` and `lp.course.roofline(tokens=8192)` are the records, `.live()` the
-pictures with knobs. Every duration is that of `lp.cost`, for 64 groups of `tp` H100s, each group with other
-sequences of `tokens` tokens. Left out: the embedding, the head, the optimizer, and how much messages slow the
-compute that hides them.
+`lp.course.overlap(tokens=8192, tp=1, zero=3)` and `lp.course.roofline(tokens=8192)` are the records,
+`.live()` the pictures with knobs. Every duration is that of `lp.cost`, for 64 groups of `tp` H100s, each
+group with other sequences of `tokens` tokens. Left out: the embedding, the head, the optimizer, and how much
+messages slow the compute that hides them.
 """
 
 from __future__ import annotations

@@ -222,10 +222,11 @@ class _Run:
         seen = 0, 0
         while not done():
             time.sleep(POLL)
-            own = self.note.now.notes, self.note.moves
+            now = self.note.now  # read once, for the start may end meanwhile
+            own = now.notes, self.note.moves
             quiet = still.look(self.store.add("progress", int(own != seen)))
             seen = own
-            limit = max(self.timeout, START) if self.note.now.text == STARTING else self.timeout
+            limit = max(self.timeout, START) if now.text == STARTING else self.timeout
             if quiet > limit or self.store.check(["failed"]):
                 return False
         return True
