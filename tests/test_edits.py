@@ -296,7 +296,7 @@ def test_eight_kv_heads_over_sixteen_ranks_have_no_edit():
         "tp = 16 does not divide 8 KV heads: a rank would have a part of a KV head, "
         "so no edit of this line is right"
     )
-    assert found.source == ("check: LP104 error  tp=16 does not divide n_kv_heads=8 (llama3-8b)",)
+    assert found.source == ("check: LP104 error  tp=16 does not divide n_kv_heads=8 (your model)",)
 
 
 def test_an_index_past_a_part_names_the_whole_of_an_earlier_cell():

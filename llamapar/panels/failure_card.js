@@ -7,7 +7,7 @@ const editorOf = (cell) => {
   return own?.root?.view ?? own?.rootView?.view;
 };
 
-// The kernel's own HTML, without anything that could run or load.
+// The kernel's own HTML, without what could run or load.
 const shown = (html) => {
   const { body } = new DOMParser().parseFromString(html, "text/html");
   for (const node of body.querySelectorAll("*")) {
@@ -17,10 +17,10 @@ const shown = (html) => {
   return body.childNodes;
 };
 
-// Puts new lines in place of old ones, in the nearest cell above that has them.
+// Puts new lines for old ones, in the nearest cell above that has them.
 function put(el, edits) {
   const own = el.closest(".jp-CodeCell");
-  const cells = [...(own?.parentElement.querySelectorAll(":scope > .jp-CodeCell") ?? [])];
+  const cells = [...own.parentElement.querySelectorAll(":scope > .jp-CodeCell")];
   for (const view of cells.slice(0, cells.indexOf(own) + 1).reverse().map(editorOf)) {
     const lines = view?.state.doc.toString().split("\n") ?? [];
     const changes = edits.map(([old, insert]) => {
@@ -44,7 +44,9 @@ function render({ model, el }) {
     node.style.cssText = "width:auto;margin:0 8px 4px 0";
     row.append(node);
   };
+  let frame;
   const draw = () => {
+    if (!el.isConnected) return (frame = requestAnimationFrame(draw)); // not yet in its cell
     const { html, edits, asks, said } = model.get("payload");
     el.replaceChildren(...shown(html));
     el.querySelectorAll("table").forEach(({ style }) => (style.margin = 0));
@@ -65,7 +67,10 @@ function render({ model, el }) {
   };
   model.on("change:payload", draw);
   draw();
-  return () => model.off("change:payload", draw);
+  return () => {
+    cancelAnimationFrame(frame);
+    model.off("change:payload", draw);
+  };
 }
 
 export default { render };

@@ -96,7 +96,7 @@ def _checked(sizes: Mapping[str, int], degree: Degree) -> Iterable[str]:
     """What `check` says of this number of heads at this degree."""
     heads = {name: n for name, n in sizes.items() if name in ("n_heads", "n_kv_heads", "dim", "head_dim")}
     try:
-        report = check(find_model("llama3-8b").replace(**heads), Layout(tp=degree.n))
+        report = check(find_model("llama3-8b").replace(name="your model", **heads), Layout(tp=degree.n))
     except LlamaparError:
         return
     for finding in report.findings:
