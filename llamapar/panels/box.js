@@ -32,7 +32,7 @@ function choiceInput(uid, payload, guess) {
   return { node, tools: [], show };
 }
 
-// A grid on which things are placed: one takes a thing from the row of things, and presses a cell.
+// A grid on which things are placed: one takes a thing from the row, and presses a cell.
 function boardInput(uid, payload, guess, put) {
   let thing = 0;
   let at = "0-0"; // the cell that the Tab key reaches
@@ -203,7 +203,7 @@ function render({ model, el }) {
   // Once the box stands in its cell.
   function fold() {
     if (!root.isConnected) return requestAnimationFrame(fold);
-    root.closest(".jp-Cell")?.removeAttribute("data-lp-behind"); // of a question that was shown before this one
+    root.closest(".jp-Cell")?.removeAttribute("data-lp-behind"); // of an earlier question
     if (!folds) return;
     if (payload().verdict) return open();
     const cells = following(root);
