@@ -10,6 +10,7 @@ from IPython.testing.globalipapp import start_ipython
 import llamapar as lp
 from llamapar.execution.engines.pool import close_pool
 from llamapar.execution.result import Result
+from llamapar.jupyter import _degrees
 
 pytestmark = pytest.mark.usefixtures("no_ranks_left")
 
@@ -187,6 +188,10 @@ def test_a_rank_that_waits_is_named_with_its_line(shell, capsys):
 def test_bad_input_is_told(shell, line, cell, what, capsys):
     shell.run_cell(f"%%ranks {line}\n{cell}")
     assert what in "".join(capsys.readouterr())
+
+
+def test_ranks_may_take_a_minute_between_two_signs_of_life():
+    assert _degrees("tp=2")[1:] == ("auto", 60.0)
 
 
 def test_a_cell_opens_in_watch(shell):

@@ -298,6 +298,8 @@ def test_the_model_is_a_word_or_an_option(run, line):
     word, option = (run(line.replace("MODEL", model)) for model in ("tiny", "--model tiny"))
     assert word == option
     assert word[1] != ""
+    both = run([*line.replace("MODEL", "tiny").split(), "--model", ""])[2]
+    assert "'tiny' and --model '' both name a model" in both
 
 
 def test_cost_takes_the_gpus_that_there_are(run):

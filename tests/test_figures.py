@@ -166,6 +166,7 @@ def test_bars_of_traffic_are_as_long_as_its_bytes(name: str) -> None:
         ("block", "  TP rank 7 of 8: 1/8 of the heads, heads 112–127"),
         ("block", "  CP rank 12 of 16: 1/16 of the tokens, tokens 49,152–53,247, 77,824–81,919"),
         ("block", "  DP rank 2 of 8: 1/8 of the batch, sequences 32–47"),
+        ("traffic block", "  backward: tp 234,881,024 B, cp 4,194,304 B"),
         ("block virtual", "  PP rank 4 of 16: 8 of 126 layers, layers 3, 19, 35, …, 115"),
     ],
 )
@@ -179,6 +180,8 @@ def test_a_refused_split_has_its_reason_and_no_layers() -> None:
     assert (scene["says"], scene["warn"]) == ("126 layers do not divide over 16 stages.", True)
     empty = lp.view(lp.stages("llama3.1-405b", lp.Layout(pp=16, virtual_stages=8))).spec
     assert empty["says"] == "126 layers over 128 stages leave 2 stages without a layer."
+    twice = lp.stages("llama3.1-405b", lp.Layout(pp=4, virtual_stages=2))
+    assert "over pp=4 × 2 virtual, " in lp.view(twice).summary
     even = lp.view(lp.stages("llama3-8b", lp.Layout(pp=16), layer_split="equal")).spec
     assert even["says"] == "Each of the 16 stages holds 2 layers."
     assert empty["ranks"][0][2].startswith("PP rank 0: stage 0 has the embedding, stage 16 has")
@@ -376,8 +379,11 @@ def test_words_on_a_map_are_left_out_where_they_have_no_room() -> None:
     wide = scenes.WIDTH - scenes.GUTTER - 2
     for text, pixels in (("fits", scenes.LETTER * 4 + 3), ("none", scenes.LETTER * 4 + 1)):
         drawing.label((0.5, 0.5 + pixels / wide), 50, text, "tp0")
+    for text in ("8", "100000"):  # where one number has no room, it is every second that stands
+        drawing.label((0.5, 0.5 + (scenes.LETTER * 4 + 6) / wide), 50, text, "rank")
     svg = scenes.svg(drawing.scene("", False, [], str, []))
     assert re.findall('<text class="tp0"[^>]*>([^<]*)<', svg) == ["fits"]
+    assert re.findall('<text class="rank"[^>]*>([^<]*)<', svg) == ["8"]
 
 
 def test_rank_cells_and_peers() -> None:

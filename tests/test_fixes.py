@@ -231,3 +231,6 @@ def test_a_layout_of_which_nobody_knows_whether_it_runs_is_no_fix():
     assert unproven(unknown, judge)
     rule = RULE_BY_CODE["LP101"]
     assert [fix.job for fix in _passing(job, rule, judge, [unknown, known], MOST, set())] == [known]
+    again = job.replace(layout=lp.Layout(tp=2, cp=6))  # what the rule itself doubts is no fix of it
+    found = _passing(unknown, RULE_BY_CODE["LP201"], judge, [again, known], MOST, set())
+    assert [fix.job for fix in found] == [known]

@@ -80,6 +80,11 @@ def is_json(report, plain):
 NAME = """<script>alert("x")</script> & '<b>' {tp} {0}"""
 
 
+def test_parameters_are_gathered_under_zero_3_alone():
+    told = [str(lp.check("llama3-8b", lp.Layout(pp=2, dp=4, zero=zero))) for zero in (2, 3)]
+    assert ["parameters are gathered" in " ".join(text.split()) for text in told] == [False, True]
+
+
 def test_a_hostile_name_is_only_a_name():
     model = lp.model(B405).replace(name=NAME)
     for name in (None, "megatron-lm", "torchtitan"):

@@ -101,6 +101,7 @@ def test_settings_are_judged_by_their_frameworks_rules():
     titan = settings_of(Files({"train.toml": text}, overrides=over), {"gpus": 128})
     assert [f.code for f in lp.check(titan).errors] == ["LP104"]
     assert str(titan.sources["layout.tp"]) == "your command --training.tensor_parallel_degree"
+    assert lp.check(titan, lp.Layout(tp=8, dp=16)).job.layout.tp == 8
 
 
 def test_a_model_that_is_not_covered_is_not_judged_as_if_it_were():

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from llamapar.records.tables import fold, text_table
+from llamapar.records.tables import fold, html_rows, text_table
 from weights import save_hf, tiny
 
 PROJECT = Path(lp.__file__).parent.parent
@@ -136,3 +136,8 @@ def _read(terminal):
         return os.read(terminal, 65536)
     except OSError:  # the other side is closed: how a terminal ends
         return b""
+
+
+def test_a_table_in_html_has_its_head_or_none():
+    assert html_rows([["1"]], ["a"]) == "<table><tr><th>a</th></tr><tr><td>1</td></tr></table>"
+    assert html_rows([["1"]], []) == "<table><tr><td>1</td></tr></table>"
