@@ -273,10 +273,12 @@ def test_an_exercise_with_several_right_answers_is_judged_alike_in_code_and_in_i
 def test_the_code_form_names_a_usual_slip_and_else_the_difference(capsys: pytest.CaptureFixture[str]) -> None:
     for answer in (5, "3", 7):
         exercises.check("in flight on stage 5", answer)
+    exercises.check("bubble of 64 micro-batches", "15/64")
     assert capsys.readouterr().out.splitlines() == [
         "wrong: Count from the other end: the last stage keeps one.",
         "right",
         f"wrong: 7 is too large. {item_of('in flight on stage 5').hints[0]}",
+        f"wrong: 0.234375 % is too small. {item_of('bubble of 64 micro-batches').hints[0]}",
     ]
 
 

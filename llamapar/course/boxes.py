@@ -118,7 +118,10 @@ class Item:
 
     def fault(self, guess: object) -> str:
         """What is said of a wrong guess: its slip, or where it leaves the truth, and a hint."""
-        return self.wrong(guess) or " ".join([f"{difference(guess, self.truth)}.", *self.hints[:1]])
+        differs = difference(guess, self.truth)
+        if self.unit == "%":
+            differs = differs.replace(" is", " % is", 1)  # who gave a fraction sees how it was read
+        return self.wrong(guess) or " ".join([f"{differs}.", *self.hints[:1]])
 
     def is_right(self, guess: object) -> bool:
         """Whether a guess is the truth, or one of several that are right."""

@@ -178,7 +178,10 @@ def difference(answer: Any, target: Any) -> str:
     """The first place where an answer, as it was read, leaves the target, in words; else an empty text."""
     if isinstance(target, list | tuple | range):
         if len(answer) != len(target):
-            return f"{len(answer)} entries, expected {len(target)}"
+            entries = "entries"
+            if len(answer) == 1:
+                entries = "entry"
+            return f"{len(answer)} {entries}, expected {len(target)}"
         inner = (difference(got, expected) for got, expected in zip(answer, target, strict=True))
         return next((f"entry {i}: {words}" for i, words in enumerate(inner) if words), "")
     if answer == target:
