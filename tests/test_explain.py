@@ -15,6 +15,10 @@ import llamapar as lp
 from explaining import BATCHES, KV, VIEW
 from llamapar import diagnosis
 from llamapar.describe.models import public_models
+from llamapar.diagnosis.engine import verdict_of
+from llamapar.diagnosis.hypothesis import LIKELY, Hypothesis
+from llamapar.diagnosis.known import Known
+from llamapar.diagnosis.lines import sourced
 from llamapar.diagnosis.vocabulary import CATEGORIES, CODES, SUBTYPES, VERDICTS
 from llamapar.rules.fix import Fix
 from llamapar.rules.table import RULE_BY_CODE
@@ -50,6 +54,18 @@ def test_a_cause_and_what_to_pass_are_said_once():
 def test_the_dims_that_clash_are_named_as_what_they_are(shapes, what):
     text = f"ValueError: operands could not be broadcast together with shapes {shapes}"
     assert what in str(lp.explain(text, tp=8))
+
+
+def test_causes_that_are_equally_sure_and_disagree_give_no_verdict():
+    cut, whole = (Hypothesis("heads", "it", LIKELY, parallel=blame) for blame in (True, False))
+    said = [verdict_of(found, Known(), False)[0] for found in ([cut, whole], [cut], [whole])]
+    assert said == ["unknown", "sharding", "not_sharding"]
+
+
+def test_the_names_of_a_librarys_files_tell_nothing_of_a_users_tensor():
+    line = "return handle(*args)"
+    assert sourced(line, "/venv/site-packages/torch/nn/embedding.py", "lookup") == line
+    assert sourced(line, "/home/me/embedding.py", "lookup") == f"{line}  # embedding lookup"
 
 
 # -- fixes and forms -------------------------------------------------------------------------------
