@@ -11,8 +11,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
 from traitlets.config import Config
 
 import llamapar as lp
+from llamapar.diagnosis.edits.candidates import Edit
 from llamapar.execution.engines.pool import close_pool, pool
 from llamapar.execution.engines.rank import MOST_PRINTED, capped
+from llamapar.execution.repairing import _of_any_rank
 
 PLAN = {"wq": ColwiseParallel(), "wo": RowwiseParallel()}
 
@@ -67,6 +69,12 @@ def test_the_code_of_a_module_is_edited_and_proved_on_its_ranks():
     assert found.live is not None
     assert found.live.function == "test_repairing.py, Heads.forward"
     assert "self.wq.weight  [12, 20] float32" in str(found)
+
+
+def test_the_part_of_the_control_run_becomes_each_ranks_own_and_no_element_does():
+    parts = ("w.chunk(tp, 0)[0]", "w.chunk(tp, 0)[0][0]")
+    made = [_of_any_rank(Edit("", (), "w", part, "cut", None, 1.0, part)).new for part in parts]
+    assert made == ["w.chunk(tp, 0)[rank]", "w.chunk(tp, 0)[0][0]"]
 
 
 @pytest.mark.parametrize(
