@@ -562,3 +562,6 @@ def test_a_guess_is_framed_on_a_map_where_it_stands_anywhere(
     shapes = item_of(name).marked(guess).spec["shapes"]
     frames = [(one[5], (one[1], one[2])) for one in shapes if one[5] in ("truth", "guess")]
     assert frames == [("truth", true), *([("guess", drawn)] if drawn else [])]
+    if guess == 128:  # over two ranks' bands
+        right, said = (one[4][1] - one[4][0] for one in shapes if one[5] in ("truth", "guess"))
+        assert said > 1.9 * right
