@@ -31,13 +31,13 @@ class Outcome:
         """What the tab Memory says where no change is looked for that makes the job fit; else None."""
         if self._memory and self._memory.severity in (ERROR, WARNING):
             return None
-        if self.report is None or self.report.job.gpu is None:
+        report = self.report
+        if report is None or report.job.gpu is None:
             return ""
-        job, judge = self.report.job, self.report.judge
-        if job.seq_len is None:
+        if report.job.seq_len is None:
             return "What makes it fit is looked for at a sequence length: set the tokens."
-        load = load_of(job, judge)
-        if load and load.outcome(job.gpu) == FITS:
+        load = load_of(report.job, report.judge)
+        if load and load.outcome(report.job.gpu) == FITS:
             return "It fits."
         return ""
 
