@@ -92,7 +92,7 @@ def test_a_turn_is_pressed_right_after_typing(explorer: Panel) -> None:
     explorer.settle("micro_batch", lambda n: n == 2)
     # the focus leaves the box as the press begins
     explorer.root.get_by_title("make this change").first.click(delay=200)
-    wait_until(lambda: explorer.kernel("panel.payload['fits']") == "True", what="a job that fits", seconds=10)
+    wait_until(lambda: explorer.kernel("panel.payload['fits']") == "'It fits.'", what="it fits", seconds=10)
 
 
 def test_knobs_that_move_while_the_kernel_is_busy_go_together(explorer: Panel) -> None:
