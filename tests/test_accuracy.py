@@ -51,20 +51,3 @@ def test_a_table_has_what_its_script_computes(name):
     tables = importlib.import_module(name).tables()
     assert list(tables) == WRITERS[name]
     assert _page.PAGE.read_text("utf-8") == _page.filled(tables), f"benchmarks/{name}.py --page"
-
-
-def test_a_place_that_a_page_lacks_is_named(tmp_path, monkeypatch):
-    page = tmp_path / "some.md"
-    monkeypatch.setattr(_page, "PAGE", page)
-    page.write_text("# A\n\n<!-- one -->\n<!-- end -->\n\nwords\n\n<!-- two -->\nold\n<!-- end -->\nlast\n")
-    one, two = (_page.table(("a", "b"), [(name, 2)]) for name in ("x", "y"))
-    text = _page.filled({"one": one, "two": two})
-    rows = "| a | b |\n| --- | --- |\n| {} | 2 |\n"
-    assert text == (
-        f"# A\n\n<!-- one -->\n\n{rows.format('x')}\n<!-- end -->\n\nwords\n\n"
-        f"<!-- two -->\n\n{rows.format('y')}\n<!-- end -->\nlast\n"
-    )
-    page.write_text(text)
-    assert _page.filled({"one": one, "two": two}) == text
-    with pytest.raises(ValueError, match=r"some\.md has 0 places for the table 'three', not 1"):
-        _page.filled({"three": one})

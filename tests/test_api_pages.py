@@ -1,6 +1,5 @@
 """docs/api lists what the docstrings say now, and `make docs` makes a site of it."""
 
-import inspect
 import json
 import os
 import re
@@ -8,9 +7,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import griffe
 import pytest
 from playwright.sync_api import expect
 
@@ -25,9 +22,6 @@ LISTED = {
     for page in FOLDER.glob("*.md")
     for name, about in re.findall(r"^\| \[`lp\.([\w.]+)`\]\(.*?\) \| (.*) \|$", page.read_text("utf-8"), re.M)
 }
-
-
-PAGE = SimpleNamespace(file=SimpleNamespace(src_uri="docs/api/rules.md"))
 TOOL = runpy.run_path(str(PROJECT / "tools" / "api.py"), run_name="api")
 WORDS = runpy.run_path(str(PROJECT / "tools" / "search_words.py"))["WORDS"]
 FIRST = {word: page for page, words in WORDS.items() for word in words}
@@ -55,33 +49,6 @@ def test_every_public_name_is_listed_with_what_it_is():
 def test_the_site_has_every_page_of_the_reference():
     nav = re.findall(r"- docs/api/(.*)$", (PROJECT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
     assert nav == sorted(path.name for path in FOLDER.glob("*.md"))
-
-
-def test_signatures_are_those_that_shift_tab_shows():
-    """`check` takes the facts of a Job by name, which its source does not spell."""
-    path = PROJECT / "llamapar" / "rules" / "report.py"
-    room = griffe.visit("llamapar.rules.report", path, path.read_text("utf-8"))
-    shown = TOOL["Shown"]()
-    for name in ("check", "require"):
-        shown.on_function(func=room[name])
-        shown.on_object(obj=room[name])
-        own = inspect.signature(getattr(lp, name)).parameters
-        assert [p.name for p in room[name].parameters] == list(own), name
-    assert str(room["check"].parameters["kv_replication"]).endswith("kv_replication: bool = False")
-    about = room["check"].docstring.value
-    assert about.startswith("Judge `layout` for `model`")
-    assert "\n\n- `model`: a preset's name" in about
-
-
-def test_a_name_of_the_reference_leads_to_its_entry_on_the_site():
-    row = "| [`lp.check`](../../llamapar/rules/report.py) | Judge. |\n"
-    home = "llamapar.timing.cost.Cost"
-    shown = TOOL["on_page_markdown"](f"| [`{home}`](../../llamapar/timing/cost.py) | A step. |\n", PAGE)
-    assert shown == f"| [`{home}`][{home}] | A step. |\n\n::: {home}\n"
-    shown = TOOL["on_page_markdown"](row, PAGE)
-    assert shown == "| [`lp.check`][llamapar.check] | Judge. |\n\n::: llamapar.check\n"
-    other = SimpleNamespace(file=SimpleNamespace(src_uri="docs/memory.md"))
-    assert TOOL["on_page_markdown"](row, other) == row
 
 
 @pytest.mark.soak

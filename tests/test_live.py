@@ -18,8 +18,6 @@ from llamapar.panels.ladders_of_jobs import JOBS
 from llamapar.panels.ladders_of_maps import MAPS
 from llamapar.panels.live_panel import SUBJECTS
 from llamapar.panels.page import for_browser
-from llamapar.place import HeadMap
-from llamapar.records.tables import human
 from wire import deliver
 
 WIDE = lp.model("llama3-8b").replace(name="yours", n_kv_heads=4)
@@ -116,60 +114,6 @@ def rung_record(rung):
     return eval(rung["code"], {"lp": lp})  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("knob", SUBJECTS["memory"].knobs)
-def test_memory_fits_or_may_fit_or_does_not(knob):
-    panel = lp.live("memory", knob=knob, **PAPER)
-    marks = {"fits": "", "undecided": "?", "does not fit": "✕"}
-    text = panel.snapshot().summary.splitlines()
-    for line, rung in zip(text[1:], panel.ladder, strict=False):
-        mark = marks[eval(rung["code"], {"lp": lp}).outcome] if rung["figure"] else "✕"
-        assert (bool(rung["problem"]), bool(rung["doubt"])) == (mark == "✕", mark == "?")
-        assert ("✕" in line, "?" in line) == (mark == "✕", mark == "?")
-    assert text[1 + len(panel.ladder)] == "  (no mark: nine of ten runs fit; ? may fit; ✕ does not fit)"
-    assert panel.payload["legend"] in text[1 + len(panel.ladder)]
-
-
-def test_a_cut_that_is_uneven_is_told_as_its_picture_draws_it():
-    panel = lp.live("heads", "llama3.2-3b", tp=6)
-    assert panel.snapshot().summary.splitlines()[10] == (
-        "TP 6 cuts through 5 of the 8 KV heads. A rank has four query heads and 169 to 171 rows of wk "
-        "(128 a head)."
-    )
-    record = panel.record
-    assert isinstance(record, HeadMap)
-    assert record.cut_kv_heads == [1, 2, 4, 5, 6]
-
-
-# -- what a rung says, counted by hand -------------------------------------------------------------
-
-M8 = lp.model("llama3-8b")
-SEQ = 8192
-
-
-def gives(what, knob, **arguments):
-    """What each value that works gives."""
-    panel = lp.live(what, **arguments, knob=knob)
-    return {rung["value"]: rung["gives"] for rung in panel.ladder if rung["figure"]}
-
-
-def shapes():
-    """(rows, columns, whether cut over tp) of every parameter of llama3-8b, written out."""
-    kv = M8.n_kv_heads * M8.head_dim
-    block = [(4096, 4096), (kv, 4096), (kv, 4096), (4096, 4096), *[(14336, 4096)] * 3]
-    sharded = [(128256, 4096)] * 2 + block * 32
-    return [(*shape, True) for shape in sharded] + [(4096, 1, False)] * 65
-
-
-def test_ranks_are_counted():
-    for tp, said in gives("ranks", "tp", cp=2, dp=3).items():
-        assert said == f"{6 * tp} ranks"
-    says = lp.live("ranks", tp=2, cp=2, dp=3, rank=5).ladder[1]["says"]
-    assert says == (
-        "Rank 5 of 12 is tp 1, cp 0, pp 0, dp 1. Its TP group is ranks 4–5; its CP group is 2 ranks, "
-        "2 apart; its DP group is 3 ranks, 4 apart."
-    )
-
-
 def test_a_picture_of_many_ranks_says_what_a_cell_is():
     for dp, said in ((8, "One cell is one rank."), (128, "One cell is a block of 16 ranks.")):
         panel = lp.live("ranks", tp=8, cp=16, pp=16, dp=dp)
@@ -179,57 +123,11 @@ def test_a_picture_of_many_ranks_says_what_a_cell_is():
         assert panel.record.layout.world == panel.record.block * panel.record.rows * panel.record.cols
 
 
-def test_a_schedule_is_idle_as_the_formula_says():
-    for pp, said in gives("schedule", "pp", micro_batches=8).items():
-        assert said == f"idle {(pp - 1) / (pp + 7):.0%}, {min(pp, 8)} in flight"
-    for many, said in gives("schedule", "micro_batches", name="gpipe", pp=4).items():
-        assert said == f"idle {3 / (many + 3):.0%}, {many} in flight"
-    named = lp.live("schedule", pp=4, micro_batches=4, knob="name").ladder
-    problems = {rung["value"]: rung["problem"] for rung in named}
-    assert problems["dualpipev"] == "DualPipeV with 4 micro-batches for 8 stages"
-    assert problems["1f1b"] == ""
-
-
-def test_zero_shares_rows():
-    for stage, said in gives("zero", "zero", model="llama3-8b", dp=6).items():
-        held = 0
-        for what, least in (("parameters", 3), ("gradients", 2), ("optimizer state", 1)):
-            ways = 6 if stage >= least else 1
-            each = 8 if what == "optimizer state" else 4
-            held += each * sum(-(-rows // ways) * columns for rows, columns, _ in shapes())
-        assert said == f"{held / 1e9:.3g} GB"
-
-
-def test_what_travels_in_a_block():
-    """Under sequence parallelism each half of a block gathers and scatters, forward and backward."""
-    for tp, said in gives("traffic", "tp", model="llama3-8b", cp=2).items():
-        over_tp = 8 * SEQ // 2 * 4096 * 4 * (tp - 1) // tp
-        over_cp = 4 * SEQ * 1024 // tp * 4 // 2
-        block = sum(rows * columns // (tp if cut else 1) for rows, columns, cut in shapes()[2:9])
-        gradients = 4 * (block + 2 * 4096)  # over cp=2 an all-reduce sends the tensor once
-        norms = 2 * 4 * 2 * 4096 * (tp - 1) // tp
-        everything = over_tp + over_cp + gradients + norms
-        assert said == human(everything), (tp, said, human(everything))
-
-
-def test_a_layer_takes_what_cost_says_of_it():
-    for tp, said in gives("inside", "tp", model="llama3-8b", cp=2).items():
-        layer = lp.cost("llama3-8b", tp=tp, cp=2, seq_len=SEQ, recompute="none").layer
-        terms = {**layer.forward}, {**layer.backward}
-        seconds = sum(term.value for part in terms for term in part.values())
-        waits = sum(term.value for part in terms for name, term in part.items() if name.startswith("exposed"))
-        assert said == f"{1e3 * seconds:.3g} ms, {waits / seconds:.0%} waiting"
-
-
 # -- together --------------------------------------------------------------------------------------
 
 
 def test_a_block_says_each_part_of_the_rank():
     job = {"tp": 8, "cp": 16, "pp": 16, "dp": 8, "seq_len": 131072, "global_batch": 128}
-    assert lp.live("block", "llama3.1-405b", **job, rank=4711).ladder[3]["says"] == (
-        "Rank 4,711 of 16,384 works on 8 of 126 layers, 1/8 of the heads, 1/16 of the tokens and 1/8 of the "
-        "batch."
-    )
     for knob, given in {
         "tp": ["all heads", "1/2 of the heads", "1/4 of the heads", "1/8 of the heads"],
         "cp": ["all tokens", "1/2 of the tokens"],
@@ -290,10 +188,8 @@ RECORDS = [
     lp.heads("llama3.1-405b", tp=16, kv_replication=True, interleave=False),
     lp.vocab("llama3-8b", tp=3, padding="megatron-lm"),
     lp.vocab("llama3-8b", tp=3, padding=lp.Padding(64, per_tp=True)),
-    lp.vocab("llama3-8b", lp.Layout(tp=3)),
     lp.sequence({"cp": 4, "tp": 2}, 100, chunking="contiguous"),
     lp.stages("llama3.1-405b", pp=8, layer_split="remainder last"),
-    lp.heads(WIDE, tp=8),
     lp.ranks(lp.Layout(tp=2, cp=2, order="cp-tp-pp-dp"), 3),
     lp.ranks(tp=2, pp=3, rank=4, model=WIDE, chunking="contiguous", layer_split="remainder last"),
     lp.schedule("zbv", pp=4, micro_batches=8),

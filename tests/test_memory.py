@@ -119,22 +119,6 @@ def test_what_is_known_to_the_byte_has_no_interval():
     assert (found.open_facts, found.narrows, len(found.verdict.splitlines())) == ((), "", 1)
 
 
-def test_what_is_open_is_named_with_what_its_values_leave():
-    found = lp.memory(B8, {"tp": 8}, seq_len=8192)
-    assert found.open_facts == ("recompute", "framework")
-    assert {way.recompute for way in found.others} == {"none", "selective", "full"}
-    told = re.fullmatch(r"--(\w+) would narrow it most: (.*)", found.narrows)
-    assert told is not None
-    for value, low, high in re.findall(r"([\w.-]+) ([\d.]+) to ([\d.]+)", told[2]):
-        said = lp.memory(B8, {"tp": 8}, seq_len=8192, **{told[1]: value})
-        assert (low, high) == tuple(f"{end / 2**30:.1f}" for end in (said.low_bytes, said.high_bytes))
-        assert found.low_bytes <= said.low_bytes < said.high_bytes <= found.high_bytes
-    assert found.verdict.endswith(found.narrows)
-    one = lp.memory(B8, {"tp": 8}, seq_len=8192, framework="megatron-lm")
-    assert one.open_facts == ("recompute",)
-    assert one.narrows.startswith("--recompute would narrow it most: full ")
-
-
 @pytest.mark.parametrize(
     ("end", "spare", "outcome"),
     [
@@ -165,22 +149,6 @@ def test_a_framework_has_its_padding_its_split_and_its_zero_stage():
     assert (asked.layout.zero, asked.worst.bytes("gradient buckets")) == (0, 0)
     assert asked.how.endswith("as picotron, ZeRO 0")
     assert lp.memory(B8, lp.Layout(dp=8, zero=0), **options, framework="picotron").stages == asked.stages
-
-
-def test_what_only_some_trainers_fit_is_undecided():
-    """What is expected fits, but not what any trainer may take; once the trainer is said it does."""
-    options = {"seq_len": 8192, "recompute": "selective"}
-    found = lp.memory(B8, {"tp": 8}, **options)
-    known = lp.memory(B8, {"tp": 8}, **options, framework="megatron-lm")
-    assert found.expected_bytes < known.high_bytes < found.high_bytes
-    asked = {"gpu": {"hbm_bytes": known.high_bytes}, **options}
-    found = lp.memory(B8, {"tp": 8}, **asked)
-    assert (found.outcome, found.as_dict()["fits"]) == ("undecided", False)
-    assert lp.memory(B8, {"tp": 8}, **asked, framework="megatron-lm").fits
-    report = lp.check(B8, {"tp": 8}, **asked)
-    assert report.ok
-    assert [(f.code, f.severity) for f in report.findings] == [("LP512", "warning")]
-    assert lp.check(B8, {"tp": 8}, **asked, framework="megatron-lm").memory is None
 
 
 @pytest.mark.parametrize(("name", "pure"), [("torchtune", True), ("picotron", True), ("torchtitan", False)])
@@ -320,12 +288,6 @@ def test_uneven_shards_count_their_largest():
 # -- activations -----------------------------------------------------------------------------------
 
 
-def test_more_recomputation_keeps_less():
-    for layout in ({}, {"tp": 8}, {"tp": 8, "cp": 2}, {"tp": 4, "sequence_parallel": False}):
-        found = [kept(B8, layout, recompute=mode) for mode in ("none", "selective", "full")]
-        assert found == sorted(set(found), reverse=True)
-
-
 def test_a_layer_of_8b_by_hand():
     """fused, no recomputation: two norms' inputs, their outputs, Q, K, V, the heads, and four of the FFN."""
     s, h, kv, f = 8192, 4096, 1024, 14336
@@ -367,12 +329,6 @@ def test_sequence_and_context_parallelism_share_tokens():
     assert more == 32 * 2 * 8192 * 1024 * 2  # K and V of the other half
     ring = worst(B8, {"cp": 2}, recompute="none", seq_len=16384, cp_method="ring")
     assert ring.bytes("activations") == one.bytes("activations")
-
-
-def test_a_micro_batch_of_two_keeps_twice_as_much():
-    one, two = (worst(B8, {"tp": 2}, micro_batch=n) for n in (1, 2))
-    assert two.bytes(*ACTIVATIONS) == 2 * one.bytes(*ACTIVATIONS)
-    assert two.bytes("parameters", "gradients") == one.bytes("parameters", "gradients")
 
 
 def test_uneven_sequences_count_the_longest():

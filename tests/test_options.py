@@ -20,7 +20,6 @@ from llamapar.describe import options
 from llamapar.describe.hardware import HARDWARE
 from llamapar.describe.job import Job
 from llamapar.describe.layout import AXES
-from llamapar.describe.option_rows import NEEDED, OTHER_DEFAULTS
 from llamapar.describe.options import FACTS, LAYOUT, OPTIONS
 from llamapar.execution.capacity import DEVICES
 from llamapar.nodes.loading import BLOCKS
@@ -36,6 +35,11 @@ FUNCTIONS = {name: value for name in lp.__all__ if inspect.isfunction(value := g
 
 _OF_MODULES = {"loss", "inputs"}
 """Keywords of `lp.compare` that are of a module; the rows are those of `memory` and `run`."""
+
+
+def called(call):
+    """The name of what is called, without what stands before a dot."""
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 def declared(source):
@@ -54,13 +58,13 @@ def declared(source):
             stores = any("dataclass" in ast.unparse(each) for each in [*node.decorator_list, *node.bases])
             stores |= any("NamedTuple" in ast.unparse(each) for each in node.bases)
             found += [(name, "value" if stores else "class") for name in names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("TypedDict") and node.args[1:]:
+        elif isinstance(node, ast.Call) and called(node) == "TypedDict" and node.args[1:]:
             found += [
                 (each.value, "dict") for each in ast.walk(node.args[1]) if isinstance(each, ast.Constant)
             ]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("add_argument"):
+        elif isinstance(node, ast.Call) and called(node) == "add_argument":
             found += [(str(each.value), "flag") for each in node.args if isinstance(each, ast.Constant)]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "Option":
+        elif isinstance(node, ast.Call) and called(node) == "Option":
             found += [(str(each.value), "row") for each in node.args[:1] if isinstance(each, ast.Constant)]
     return found
 
@@ -88,32 +92,6 @@ def test_an_option_is_declared_once():
 
 OWN_DECLARATIONS = {"cli/parsing.py"}
 """Files with flags of argparse's own, such as --version."""
-
-
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("@checked_options\ndef f(model, rank: int = 0, *, tp: int = 1) -> None: ...", [("tp", "function")]),
-        ("def f(*, tp: int) -> None: ...", []),
-        ("class A(TypedDict):\n    tp: int", [("tp", "class")]),
-        ("@dataclass(frozen=True)\nclass A:\n    tp: int = 1", [("tp", "value")]),
-        ('A = TypedDict("A", {"tp": "int"}, total=False)', [("tp", "dict"), ("int", "dict")]),
-        ('parser.add_argument("--tp")', [("--tp", "flag")]),
-        ('Option("tp", int, 1, "ranks", "check")', [("tp", "row")]),
-    ],
-)
-def test_each_way_to_declare_an_option_is_seen(source, found):
-    assert declared(source) == found
-
-
-@pytest.mark.parametrize("name", [n for n in FUNCTIONS if options.options_of(n)])
-def test_a_function_takes_the_options_of_its_rows(name):
-    parameters = inspect.signature(FUNCTIONS[name]).parameters
-    for option in options.options_of(name):
-        parameter = parameters[option]
-        is_needed = option in NEEDED.get(name, ())
-        usual = inspect.Parameter.empty if is_needed else options.default(option, name)
-        assert (parameter.default, str(parameter.annotation)) == (usual, options.annotation(option, name))
 
 
 def test_whoever_takes_an_option_is_there():
@@ -164,14 +142,6 @@ def test_a_model_where_none_belongs_is_told_what_stands_there():
     with pytest.raises(lp.LayoutError, match=r"^not given: model\n") as refusal:
         lp.traffic("llama3-8b", tp=2, seq_len=8)  # type: ignore[call-arg]
     assert refusal.value.why == "traffic(program, model, layout) has no default for what it cannot know"
-
-
-def test_a_default_of_its_own_is_one():
-    """It belongs to an option of that function, and differs from the table's."""
-    for function, own in OTHER_DEFAULTS.items():
-        assert {*own} <= {*options.options_of(function)}, function
-        if function not in ("explorer", "clinic"):
-            assert [name for name in own if own[name] == OPTIONS[name].default] == [], function
 
 
 def test_a_layout_and_a_job_have_the_options_that_are_theirs():
@@ -343,7 +313,7 @@ def texts_as_choices(source):
     """Texts such as "tp=8" that are handed to an error, where a record belongs."""
     found = []
     for node in ast.walk(ast.parse(source)):
-        if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith(("Error", "Failure")):
+        if not isinstance(node, ast.Call) or not called(node).endswith(("Error", "Failure")):
             continue
         for argument in [*node.args[2:3], *(k.value for k in node.keywords if k.arg == "choose")]:
             for part in ast.walk(argument):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import llamapar as lp
 from inputs import models
-from llamapar.describe.placement import ACTIVATIONS, PARAMETERS, Partial, Shard
 from llamapar.describe.splits import LAYER_SPLITS, NO_PADDING, Padding, Split
 from llamapar.place.cut import Cut
 from llamapar.records.trace import causal_pairs
@@ -79,22 +78,6 @@ def test_every_split_places_every_layer_or_refuses(name, layers, stages):
 
 
 # -- the placement table ---------------------------------------------------------------------------
-
-
-def test_column_and_row_splits_meet():
-    """wo and w2 take their input columns in the units in which wq and w1, w3 give their output rows."""
-    unit = {key: how.unit for key, how in PARAMETERS.items() if isinstance(how, Shard)}
-    assert unit["wo"] == unit["wq"] == unit["bq"]
-    assert unit["w2"] == unit["w1"] == unit["w3"]
-    assert unit["wk"] == unit["wv"] == unit["bk"] == unit["bv"]
-    assert unit["output"] == unit["tok_embeddings"]
-    assert ACTIVATIONS["q"].tp == Shard(2, unit["wq"])
-    assert ACTIVATIONS["ffn"].tp == Shard(2, unit["w1"])
-    assert ACTIVATIONS["row_parallel_out"].tp == Partial()
-    for name, activation in ACTIVATIONS.items():
-        assert activation.dims[:2] == (("batch",) if name == "loss" else ("batch", "seq"))
-        for how in (activation.tp, activation.tp_sp, activation.cp, activation.dp):
-            assert not isinstance(how, Shard) or how.dim < len(activation.dims), name
 
 
 @pytest.mark.parametrize(

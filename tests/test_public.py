@@ -5,15 +5,12 @@ import inspect
 import json
 import pkgutil
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args, get_origin
 
 import pytest
 
 import llamapar as lp
-from llamapar.describe.arguments import checked_options
-from llamapar.describe.options import OPTIONS
 from llamapar.late import RESULTS, imported
 from llamapar.panels.clinic_panel import Clinic
 from llamapar.panels.explorer_panel import Explorer
@@ -71,33 +68,6 @@ def test_a_name_that_is_not_there_finds_the_nearest():
         lp.chek  # noqa: B018
     with pytest.raises(AttributeError, match=r"^llamapar has no 'xyzzyx'$"):
         lp.xyzzyx  # noqa: B018
-
-
-def test_options_complete_a_signature(monkeypatch):
-    """In the table's order, with its types and defaults; the function gets every one of them."""
-    for name in ("nodes", "seq_len", "zero"):
-        row = replace(OPTIONS[name], takers=f"{OPTIONS[name].takers} outer()")
-        monkeypatch.setitem(OPTIONS, name, row)
-
-    @checked_options
-    def outer(a: "int", layout: "lp.LayoutLike | None" = None, *, d: "int" = 4, **options) -> "object":
-        """Adds."""
-        return a, d, layout, options
-
-    known = "zero: 'int' = 1, seq_len: 'int | None' = None, nodes: 'int' = 1"
-    shown = f"(a: 'int', layout: 'lp.LayoutLike | None' = None, *, d: 'int' = 4, {known}) -> 'object'"
-    assert str(inspect.signature(outer)) == shown
-    assert outer(1) == (1, 4, None, {"seq_len": None, "nodes": 1})
-    assert outer(1, nodes=7, zero=3) == (1, 4, lp.Layout(zero=3), {"seq_len": None, "nodes": 7})
-    assert outer(1, {"tp": 2}, zero=3)[2] == lp.Layout(tp=2, zero=3)  # type: ignore[index]
-    assert outer.__doc__ == "Adds."
-    for wrong, refusal in (
-        ({"e": 5}, "argument='e' is not known\n  why  known are d, zero, seq_len, nodes\n"),
-        ({"nodes": 0}, "nodes=0: nodes must be a whole number from 1 to "),
-        ({"nodes": None}, "nodes is empty: nodes must be a whole number from 1 to "),
-    ):
-        with pytest.raises(lp.LayoutError, match=f"^{re.escape(refusal)}"):
-            outer(1, **wrong)
 
 
 def returned(function):

@@ -1,4 +1,4 @@
-"""Sharded runs beside others' models: transformers' Llama, torch's DTensor, and finite differences."""
+"""Sharded runs beside others' models: transformers' Llama and torch's DTensor."""
 
 import math
 import os
@@ -183,17 +183,6 @@ def test_a_sharded_llama_is_that_of_transformers(transformers, case):
             assert largest(gradient, setting.part(name, gradients[name], coord)) < 1e-5, name
 
 
-def test_the_comparison_would_notice_the_wrong_pairs(transformers):
-    """Meta's weights in transformers' model without the change of convention: another model."""
-    weights = filled(SMALL, seed=1)
-    theirs = transformers.LlamaForCausalLM(config(transformers, SMALL)).eval()
-    tokens = torch.arange(64)[None]
-    right = torch.func.functional_call(theirs, to_hf(SMALL, weights), (tokens,)).logits
-    unturned = {p.hf_name: weights[p.name] for p in SMALL.parameters()}
-    wrong = torch.func.functional_call(theirs, unturned, (tokens,)).logits
-    assert largest(wrong, right) > 0.1
-
-
 # -- RoPE's frequencies ----------------------------------------------------------------------------
 
 SCALED = ["llama3.1-8b", "llama3.1-405b", "llama3.2-1b"]
@@ -324,33 +313,3 @@ def test_torchs_counter_sees_the_collectives_that_ours_sees(cp_method):
     ours = Counter("all_to_all" if e.kind == "send" else e.kind for e in trace.events)
     assert kinds(comm) == ours
     assert len(trace.events) == {"all_gather": 12, "ring": 16}[cp_method]
-
-
-# -- finite differences ----------------------------------------------------------------------------
-
-
-def test_gradients_are_the_slope_of_the_sharded_loss():
-    """The loss along one random direction of all weights, by two more sharded forwards."""
-    layout = {"tp": 4, "cp": 2}
-    options = {"dtype": "float64", "seq_len": 16, "kv_replication": True, "padding": "4*tp"}
-    model = SMALL.replace(n_layers=1)
-    result = lp.run("llama", model, layout, **options)
-    setting, lay = result.task.setting, result.layout
-    weights = {name: setting.make(name, shape) for name, shape in setting.weights().items()}
-    direction = {name: w.double() for name, w in filled(model, seed=3).items()}
-
-    slope = 0.0
-    for tp in range(lay.tp):
-        held = result.gradients[lay.rank_of(tp=tp)]
-        for p in model.parameters():
-            holders = {"wk": 2, "wv": 2, "norm": lay.tp}.get(p.key, 1)  # TP ranks with the same numbers
-            piece = setting.part(p.name, direction[p.name], {"tp": tp, "cp": 0, "dp": 0})
-            slope += (held[p.name] * piece).sum().item() / holders
-
-    def loss(step):
-        given = {name: w + step * direction[name] for name, w in weights.items()}
-        moved = lp.run("llama", model, layout, inputs=given, backward=False, **options)
-        return moved.outputs[0]["loss"].mean().item()
-
-    h = 1e-5
-    assert slope == pytest.approx((loss(h) - loss(-h)) / (2 * h), rel=1e-7)

@@ -25,10 +25,3 @@ def test_no_panel_styles_what_another_one_has():
     behind = ".jp-Cell[data-lp-behind]:not(.jp-mod-noOutputs) > .jp-Cell-outputWrapper"
     found = {name: selectors for name, selectors in others.items() if selectors}
     assert found == {"clinic": [".lp-opened"], "box": [behind]}
-
-
-def test_an_open_rule_would_be_noticed():
-    css = (
-        ".lp-watch {\n  .lp-at { x: 1 }\n  @media print { .lp-far { x: 1 } }\n}\n.lp-at > b, .lp-bar { x: 1 }"
-    )
-    assert outside(css, "lp-watch") == [".lp-at > b, .lp-bar"]
