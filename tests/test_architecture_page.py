@@ -46,6 +46,7 @@ def test_the_page_lists_the_rooms_in_their_order():
 
 
 def test_every_file_and_function_that_the_page_names_is_there():
+    assert len(NAMED) > 40
     assert [path for path in FILES if not (PROJECT / path).exists()] == []
     assert [f"{path}:{name}" for path, name in NAMED if name not in names(PROJECT / path)] == []
 
@@ -58,14 +59,6 @@ def test_both_walks_are_walked():
         assert len(steps) >= 8
         assert all(re.search(r"`llamapar/[\w/]+\.\w+:\w+", step) for step in steps[:-1])
         assert len(set(re.findall(r"`llamapar/(\w+)/", walk))) >= 4
-
-
-def test_a_name_that_is_gone_would_be_noticed():
-    there = names(PROJECT / "llamapar" / "rules" / "report.py")
-    assert {"check", "Report", "Report.text", "Finding.fixes"} <= there
-    assert "Report.gone" not in there
-    assert "sliderControl" in names(PROJECT / "llamapar" / "panels" / "page.js")
-    assert len(NAMED) > 40
 
 
 RECIPES = (PROJECT / "CONTRIBUTING.md").read_text(encoding="utf-8")

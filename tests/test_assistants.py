@@ -70,12 +70,6 @@ def test_there_are_ten_questions_in_order():
     assert all(re.match(r"\d+\. .*\?", pair) for pair in PAIRS)
 
 
-def test_a_field_that_is_not_there_is_noticed():
-    assert at({"a": [{"b.c": 1}]}, '.a[0]["b.c"]') == 1
-    with pytest.raises(KeyError, match="gone"):
-        at({"a": 1}, ".gone")
-
-
 def test_the_answers_differ_as_the_page_says(folder):
     """What it says of single answers: an approval that is none, and a rank that is named."""
     with contextlib.chdir(folder):

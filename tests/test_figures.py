@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import llamapar as lp
-from inputs import oracle, words
+from inputs import models, oracle, words
 from llamapar.describe.layout import MAX_WORLD, ORDERS
 from llamapar.describe.splits import LAYER_SPLITS
 from llamapar.errors import MAX_SIZE
@@ -35,7 +35,6 @@ REALISTIC = {
     "heads tp=16": lp.heads(BIG, lp.Layout(tp=16)),
     "heads copied": lp.heads(BIG, lp.Layout(tp=16), kv_replication=True),
     "heads tiled": lp.heads(BIG, lp.Layout(tp=16), kv_replication=True, interleave=False),
-    "heads 8b tp=16": lp.heads("llama3-8b", lp.Layout(tp=16)),
     "heads 8b tp=6": lp.heads("llama3-8b", lp.Layout(tp=6)),
     "heads tp=128": lp.heads(BIG, lp.Layout(tp=128)),
     "heads tp=128 copied": lp.heads(BIG, lp.Layout(tp=128), kv_replication=True),
@@ -49,7 +48,6 @@ REALISTIC = {
     "sequence contiguous": lp.sequence(PAPER, 131072, chunking="contiguous"),
     "sequence cp=1": lp.sequence(lp.Layout(), 131072),
     "sequence uneven": lp.sequence(lp.Layout(cp=4), 8191),
-    "sequence cp=32": lp.sequence(lp.Layout(cp=32), 131072),
     "traded": lp.heads("llama3-8b", tp=2).traded(lp.sequence(cp=4, seq_len=8192)),
     "traded in groups": lp.heads(BIG, tp=8, kv_replication=True).traded(
         lp.sequence(cp=16, seq_len=131072), "ulysses:4"
@@ -61,7 +59,6 @@ REALISTIC = {
     "ranks": lp.ranks(PAPER, 12345),
     "ranks 16": lp.ranks(lp.Layout(tp=2, cp=2, pp=2, dp=2), 5),
     "ranks long dp": lp.ranks(lp.Layout(tp=8, pp=16, dp=128), 12345),
-    "ranks 7": lp.ranks(lp.Layout(tp=7), 3),
     "ranks 1": lp.ranks(lp.Layout()),
     "block": lp.ranks(PAPER, 4711, model=BIG, seq_len=131072, global_batch=128),
     "block virtual": lp.ranks(PAPER.replace(virtual_stages=8), 4711, model=BIG, global_batch=128),
@@ -72,7 +69,6 @@ REALISTIC = {
     "traffic step": lp.traffic("step", BIG, PAPER.replace(zero=2), seq_len=131072),
     "traffic none": lp.traffic("mlp", "tiny", tp=1, seq_len=64),
     "zero 0": lp.zero("tiny", lp.Layout(dp=4, zero=0)),
-    "zero 1": lp.zero("llama3-8b", lp.Layout(tp=8, dp=8)),
     "zero 2": lp.zero(BIG, PAPER.replace(zero=2), rank=12345),
     "zero 3": lp.zero("tiny", lp.Layout(dp=4, dp_replicate=2, cp=3, zero=3), parameter="norm"),
 }
@@ -160,9 +156,6 @@ def test_bars_of_traffic_are_as_long_as_its_bytes(name: str) -> None:
         ("absurd vocab", "  rank 1048575: rows 134,217,600–134,217,727 (128), 128 pad rows"),
         ("absurd vocab", "pad rows are on ranks 1,002–1,048,575"),
         ("absurd vocab", "drawn are the first 127 of 1,048,576 ranks, and the last"),
-        ("stages", "  stage 15 on PP rank 15: layers 119–125 and the head"),
-        ("ranks", "rank 12345 of 16,384 in order tp-cp-pp-dp (fastest first): tp=1 cp=7 pp=0 dp=6"),
-        ("ranks", "  PP group: 16 ranks, stride 128: 12345, 12473, 12601, … 14265"),
         ("block", "  TP rank 7 of 8: 1/8 of the heads, heads 112–127"),
         ("block", "  CP rank 12 of 16: 1/16 of the tokens, tokens 49,152–53,247, 77,824–81,919"),
         ("block", "  DP rank 2 of 8: 1/8 of the batch, sequences 32–47"),
@@ -206,8 +199,8 @@ def columns_of(record: Any) -> dict[int, tuple[float, float]]:
     return {rank: (left, right) for left, right, _, rank in lp.view(record).spec["ranks"]}
 
 
-@pytest.mark.parametrize("tp", [1, 2, 3, 5, 6, 8, 12, 16, 24, 32, 64, 128])
-@pytest.mark.parametrize("name", ["llama3.1-405b", "llama3.2-3b", "llama3-8b"])
+@pytest.mark.parametrize("tp", [1, 3, 8, 16, 24, 128])
+@pytest.mark.parametrize("name", ["llama3.1-405b", "llama3.2-3b"])
 def test_each_rank_has_its_heads_in_its_column_and_torn_edges_where_they_are_cut(name: str, tp: int) -> None:
     record = lp.heads(name, tp=tp)
     m, columns = record.model, columns_of(record)
@@ -512,7 +505,7 @@ def test_every_picture_has_a_good_form_and_follows_its_page(name: str) -> None:
 
 
 def test_what_is_done_to_a_picture_is_not_done_to_the_next() -> None:
-    for record in EVERY.values():
+    for record in {type(record): record for record in REALISTIC.values()}.values():
         view = lp.view(record)
         if view.is_map:
             view.spec["shapes"].clear()
@@ -640,20 +633,6 @@ for record in (lp.heads("llama3-8b", lay), lp.vocab("llama3-8b", lay), lp.sequen
 # -- any layout gives a picture ----------------------------------------------------------------
 
 degrees = st.one_of(st.integers(1, 40), st.sampled_from([64, 127, 128, 129, 1000, 2**12, 2**20]))
-
-
-@st.composite
-def models(draw: st.DrawFn) -> lp.ModelConfig:
-    n_kv = draw(st.one_of(st.integers(1, 12), st.sampled_from([64, 128, 129, 1024])))
-    return lp.ModelConfig(
-        dim=draw(st.integers(1, 512)),
-        n_layers=draw(st.one_of(st.integers(1, 130), st.just(2**14))),
-        n_heads=n_kv * draw(st.integers(1, 8)),
-        n_kv_heads=n_kv,
-        ffn_dim=64,
-        vocab_size=draw(st.integers(1, 200_000)),
-        head_dim=draw(st.integers(1, 130)),
-    )
 
 
 @st.composite

@@ -54,14 +54,7 @@ def test_bars_are_the_bytes_of_each_phase_and_axis():
     assert layout["title"]["subtitle"]["text"] == "tp 384 B, cp 464 B, dp 533 B"
 
 
-def test_a_summary_adds_up_each_axis_and_a_hover_counts_its_collectives():
-    assert lp.view(SMALL).summary == (
-        "rank 0: 7 collectives, 1,381 bytes sent\n"
-        "  TP: 384 bytes: forward 256 (1 all_gather, 1 reduce_scatter); backward 128 (1 all_gather)\n"
-        "  CP: 464 bytes: forward 32 (1 all_gather); backward 32 (1 reduce_scatter); "
-        "gradients 400 (1 all_reduce)\n"
-        "  DP: 533 bytes: gradients 533 (1 all_reduce)"
-    )
+def test_a_hover_counts_its_collectives():
     hovers = [text for made in lp.view(SMALL).spec["data"] for text in made["hovertext"]]
     assert hovers[0] == "forward · TP 256 B<br>1 all_gather of 256 B<br>1 reduce_scatter of 256 B"
     many = Trace(0, tuple(event("all_reduce", "tp", n, "forward") for n in range(1, 11)))

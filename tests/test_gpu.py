@@ -166,8 +166,3 @@ def test_nccl_with_a_gpu_for_each_rank():
         result = lp.run(program, "tiny", lp.Layout(tp=2), engine="processes")
         assert result.ok, result
         assert result.notes[-1] == sentence("processes", 2)
-
-
-def test_the_cpu_can_be_asked_for():
-    result = lp.run("mlp", "tiny", lp.Layout(tp=2), engine="local", device="cpu")
-    assert (result.device, result.notes[-1]) == ("cpu", "device cpu: asked for")

@@ -355,12 +355,3 @@ def test_an_index_of_another_kind_leaves_the_tensor(index):
         torch.mm(x[index], other)
 
     assert rows(fails)["x"] == "[4, 6] float32"
-
-
-# -- the picture -----------------------------------------------------------------------------------
-
-
-def explained(fails):
-    with pytest.raises(RuntimeError, match="unflatten") as caught:
-        fails()
-    return lp.explain(caught.value)

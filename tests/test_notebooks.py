@@ -156,13 +156,10 @@ def test_cells_are_few_and_short_and_import_the_library_and_nothing_below(notebo
                 assert names in ([], ["llamapar"]), cell.source
 
 
-def test_a_notebook_needs_its_folder_and_the_library_alone(path: Path, notebook: NotebookNode) -> None:
+def test_a_notebook_needs_its_folder_and_the_library_alone(notebook: NotebookNode) -> None:
     """So it is in a container, and with whoever copies the notebooks."""
     code = "\n".join(cell.source for cell in code_cells(notebook))
     assert re.findall(r"\.\./|parent\.parent", code) == []
-    text = "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    for target in re.findall(r"\]\(([\w./-]+\.ipynb)\)", text):
-        assert (path.parent / target).is_file(), target
 
 
 def test_outputs_are_small_and_of_the_four_kinds(path: Path, notebook: NotebookNode) -> None:
@@ -349,17 +346,3 @@ def test_a_quarter_of_the_code_cells_are_plain_torch() -> None:
     total = sum(map(len, cells))
     assert total <= 340
     assert 4 * sum(len(plain_torch.plain_torch_cells(sources)) for sources in cells) > total
-
-
-def test_what_counts_as_plain_torch() -> None:
-    ours = "import llamapar as lp\nrows = lp.model('tiny').vocab_size"
-    torch, ranks = "import torch\ntorch.ones(3)", "%%ranks tp=2\ndist.all_reduce(torch.ones(3))"
-    assert plain_torch.plain_torch_cells([ours, torch, ranks]) == [2, 3]
-    assert plain_torch.plain_torch_cells([torch, "x = 1", "torch.ones(x)"]) == [1, 3]
-    named = ["torch.ones(rows)", "both = [rows]", "torch.ones(both)", "both = rows = 3", "torch.ones(both)"]
-    assert plain_torch.plain_torch_cells([ours, torch, *named]) == [2, 7]
-    assert plain_torch.plain_torch_cells([ours, torch, "rows = 3\ntorch.ones(rows)"]) == [2, 3]
-    assert plain_torch.plain_torch_cells([ours, torch, "def f():\n    return rows", "torch.ones(f())"]) == [2]
-    assert plain_torch.plain_torch_cells([ours, "import torch.nn.functional as F", "F.pad(x)"]) == [3]
-    assert plain_torch.plain_torch_cells([torch, "%load_ext llamapar\ntorch.ones(3)"]) == [1]
-    assert plain_torch.plain_torch_cells([torch, "def stub(x): ...", "dist.all_reduce(x)"]) == [1]

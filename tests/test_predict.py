@@ -50,13 +50,8 @@ def test_the_truth_is_folded_until_there_is_a_guess(progress_file: Path) -> None
     ("guess", "truth", "right"),
     [
         (8192, 8192, True),
-        ("8,192", 8192, True),
-        (" Yes ", True, True),
-        (0.98, 1.0, True),
         (0.9, 1.0, False),
-        ("cp", "cp", True),
         ([1, 2, 4, 8], (1, 2, 4, 8), True),
-        ([1, 2, 4], (1, 2, 4, 8), False),
     ],
 )
 def test_a_guess_stands_beside_the_truth(

@@ -158,14 +158,6 @@ def test_gradients_of_a_norm_of_heads_are_summed_over_tp(sp, monkeypatch):
     assert off == {"q_norm", "k_norm"}
 
 
-def test_metas_attention_refuses_what_it_leaves_out():
-    for more in BESIDE_WEIGHTS:
-        model = small(name="it").replace(**{more: True})
-        with pytest.raises(lp.LlamaparError, match=r"^it has biases or QK norms, which meta_attention") as no:
-            lp.run("meta_attention", model, Layout(tp=2))
-        assert no.value.field == "model"
-
-
 def test_a_program_of_ones_own_takes_what_stands_beside_its_weights():
     seen = []
 
@@ -178,7 +170,7 @@ def test_a_program_of_ones_own_takes_what_stands_beside_its_weights():
     assert seen == [set(), {"bq", "q_norm"}]
 
 
-@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 def test_llama_of_two_layers_in_every_axis_at_once(tied, soak):
     for order in ("tp-cp-pp-dp", "dp-cp-tp-pp", "cp-dp-pp-tp") if soak else ("dp-cp-tp-pp",):
         layout = Layout(tp=2, cp=2, dp=2, order=order)
@@ -188,27 +180,7 @@ def test_llama_of_two_layers_in_every_axis_at_once(tied, soak):
         assert "layers.1.feed_forward.w2.weight" in result.gradient_errors
 
 
-def test_a_tied_embedding_gets_both_gradients():
-    """The lookup's and the head's: a model with the same two tensors untied has them apart."""
-    model, case = small(4), Case(small(4), Layout(tp=4, cp=2), {"seq_len": 16})
-    rows = randoms({"rows": (model.vocab_size, model.dim)})["rows"]
-    both = {"tok_embeddings.weight": rows, "output.weight": rows}
-    apart = case.run("llama", inputs=both)
-    tied = Case(model.replace(tied=True, head_dim=4), case.layout, case.options).run(
-        "llama", inputs={"tok_embeddings.weight": rows}
-    )
-    for rank, ends in apart.gradients.items():
-        wanted = ends["tok_embeddings.weight"] + ends["output.weight"]
-        assert same(tied.gradients[rank]["tok_embeddings.weight"], wanted)
-
-
 # -- runs compared with one another ----------------------------------------------------------------
-
-
-def randoms(shapes):
-    """Tensors for `inputs=`."""
-    generator = torch.Generator().manual_seed(0)
-    return {n: torch.randn(shape, generator=generator, dtype=torch.float64) for n, shape in shapes.items()}
 
 
 def same(a, b):
@@ -287,61 +259,6 @@ def test_ulysses_copies_kv_heads_only_if_it_may():
     with pytest.raises(lp.LayoutError, match=r"^LP206 error  cp_method=ulysses: heads per TP rank 16/1 = 16"):
         case.run("attention")
     assert case.run("attention", kv_replication=True).ok
-
-
-def test_documents_are_independent_sequences():
-    """The mask changes nothing for the first document; the first token of the next one sees itself alone."""
-    model, layout = small(), Layout(cp=2)
-    inputs = randoms({"x": (2, 32, 48), "wv": (16, 48), "wo": (48, 64)})
-    case = Case(model, layout, {"seq_len": 32, "inputs": inputs})
-    masked, plain = case.run("attention", documents=(6, 16, 10)), case.run("attention")
-    assert masked.ok
-    out, without = masked.outputs[0]["out"], plain.outputs[0]["out"]  # tokens 0 to 7, and the last 8
-    assert same(out[:, :6], without[:, :6])
-    assert not same(out[:, 6], without[:, 6])
-    value = (inputs["wv"] @ inputs["x"][0, 6]).view(4, 4)
-    assert same(out[0, 6], inputs["wo"] @ value.repeat_interleave(4, 0).flatten())
-
-
-def test_kv_heads_stored_in_copies_give_the_same_model():
-    """Incident 1: llama3.1-405b-mp16 stores 16 KV heads, each of the 8 twice, and its outputs are the same.
-
-    Meta's own arithmetic of heads divides by n_kv_heads // 16 = 0 with the 8-head model.
-    """
-    model, layout = lp.model("tiny"), Layout(tp=16)  # 16 heads, 8 KV heads, as many to a rank as 405B's
-    broken = lp.run("meta_attention", model, layout, force=True)
-    assert set(broken.errors) == set(range(16))
-    assert {repr(error) for error in broken.errors.values()} == {
-        "ZeroDivisionError('integer division or modulo by zero')"
-    }
-
-    shapes = {"x": (2, 64, 128), "wq": (128, 128), "wk": (64, 128), "wv": (64, 128), "wo": (128, 128)}
-    inputs = {name: t / 8 for name, t in randoms(shapes).items()}
-    eight = lp.run("meta_attention", model, Layout(tp=8), dtype="float64", inputs=inputs)
-    assert eight.ok
-
-    def stored(order):
-        def copied(w):
-            heads = w.view(8, 8, 128)
-            twice = heads.repeat_interleave(2, 0) if order == "interleaved" else heads.repeat(2, 1, 1)
-            return twice.reshape(128, 128)
-
-        both = {"wk": copied(inputs["wk"]), "wv": copied(inputs["wv"])}
-        wide = model.replace(n_kv_heads=16)
-        return lp.run("meta_attention", wide, layout, dtype="float64", inputs=inputs | both)
-
-    def out(result):
-        return torch.cat([result.outputs[r]["out"] for r in range(result.ranks)], 1)
-
-    interleaved, tiled = stored("interleaved"), stored("tiled")
-    assert interleaved.ok
-    assert tiled.ok  # it is the right answer for that model, which is another one
-    assert same(out(interleaved), out(eight))
-    assert (out(tiled) - out(eight)).abs().max() > 0.1 * out(eight).abs().max()
-    replicated = lp.run("attention", model, layout, dtype="float64", inputs=inputs, kv_replication=True)
-    assert same(out(replicated), out(eight))
-    pairs = [interleaved.gradients[2 * h]["wk"] + interleaved.gradients[2 * h + 1]["wk"] for h in range(8)]
-    assert all(same(replicated.gradients[2 * h]["wk"], pairs[h]) for h in range(8))
 
 
 def test_both_engines_leave_the_same_trace_and_numbers(counts):

@@ -42,13 +42,3 @@ def test_a_recipe_is_judged_by_every_command():
         "| --- | --- | --- | --- |",
     ]
     assert recipes.summary([one])[2].startswith("| 1 | 0 | 1 | ")
-
-
-def test_what_ran_and_is_refused_is_named_with_the_command_and_its_reason():
-    row = named("ultrascale-8B-8") | {"micro_batch": 3, "tp": 3}
-    (one,) = recipes.verdicts([row])
-    assert {"check", "check --framework", "memory", "cost", "plan"} == {*one.refusals}
-    assert one.refusals["plan"].startswith(f"none of its {one.listed} has tp=3 or micro_batch=3: ")
-    lines = recipes.refused([one])[2:]
-    assert len(lines) == 5
-    assert all(line.endswith("| `ultrascale-8B-8` |") for line in lines)

@@ -72,14 +72,10 @@ RIGHT = (
 )
 
 WRONG = {
-    'lp.run("mlp", "tiny", sed=3)': 'Unexpected keyword argument "sed" for "run"',
-    'lp.check("tiny", gpu_count=3)': 'Unexpected keyword argument "gpu_count" for overloaded function',
     'lp.explain("text", tpp=3)': 'Unexpected keyword argument "tpp" for "explain"; did you mean ',
     'lp.require("tiny", gpus="8")': (
         'Argument "gpus" to "require" has incompatible type "str"; expected "int | None"'
     ),
-    "lp.check(settings, gpu_count=3)": 'Unexpected keyword argument "gpu_count" for overloaded function',
-    "lp.cost(settings, flsh='fa2')": 'Unexpected keyword argument "flsh" for overloaded function',
     'lp.cost("tiny")': 'No overload variant of "__call__" of "TakesSettings" matches argument type "str"',
     'lp.memory("tiny")': 'Missing named argument "seq_len" for "memory"',
     'lp.tape("mlp", "tiny", force=True)': 'Unexpected keyword argument "force" for "tape"',

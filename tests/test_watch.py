@@ -122,17 +122,6 @@ def test_tensors_are_held_as_the_placement_table_says(layout):
     assert seen >= 17
 
 
-def test_gradients_are_summands_where_the_forward_had_copies():
-    tape = tape_of("attention", Layout(tp=2, cp=2))
-    gathered = step_of(tape, "x")
-    assert kinds(gathered)["tp"] == ("copy", None)
-    before, after = [s for s in tape.steps if s.name == "x.grad" and s.depth == 0]  # the reduce-scatter
-    assert (kinds(before)["tp"], kinds(after)["tp"]) == (("summand", None), ("piece", 1))
-    assert kinds(step_of(tape, "wq.grad", "backward"))["cp"] == ("summand", None)
-    assert kinds(step_of(tape, "wq.grad", "gradients"))["cp"] == ("copy", None)
-    assert kinds(step_of(tape, "partial.grad", "backward"))["tp"] == ("copy", None)
-
-
 def beside_a_run(program, layout):
     """The tape of random data, and what `lp.run` makes of the same."""
     task = watch_task(program, None, layout, data="random")
@@ -201,9 +190,7 @@ def test_zero_3_gathers_shards_and_scatters_gradients(layout):
             assert {kinds(after)[axis] for axis in sharing} == {("piece", 0)}
 
 
-@pytest.mark.parametrize(
-    ("layout", "zero"), [(ZERO[0], 3), (ZERO[1], 1), (ZERO[2], 2), (ZERO[2], 3)], ids=str
-)
+@pytest.mark.parametrize(("layout", "zero"), [(ZERO[1], 1), (ZERO[2], 2), (ZERO[2], 3)], ids=str)
 def test_gradients_under_zero_are_those_of_a_run(layout, zero):
     tape, run = beside_a_run("mlp", layout.replace(zero=zero))
     held = ("copy", None) if zero == 1 else ("piece", 0)
@@ -275,24 +262,13 @@ def test_a_fault_is_shown_where_it_begins(name):
     assert broken.steps[first].why
 
 
-def edit(program, layout, before, after):
-    """The tape of a program in whose source one text was replaced, beside the program's own."""
-    source = source_of(PROGRAMS[program].function)
-    assert source.count(before) == 1
-    right = tape_of(program, layout)
-    return watched(watch_task(program, None, layout, source=source.replace(before, after)), right)
-
-
-def test_an_edit_of_the_sizes_raises_the_genuine_error_at_its_line():
-    tape = edit("meta_attention", Layout(tp=2), "model.n_heads // tp", "model.n_heads")
-    [failed] = [step for step in tape.steps if step.error]
-    assert failed.code.startswith("q = (x @ wq.mT).view(")
-    assert failed.error[0] == failed.error[1]
-    assert "is invalid for input of size" in failed.error[0]
-
-
 def test_an_edit_that_every_rank_makes_alike_is_no_fault():
-    tape = edit("attention", Layout(tp=2), "heads.flatten(2) @ wo.mT", "2 * (heads.flatten(2) @ wo.mT)")
+    source, product = source_of(PROGRAMS["attention"].function), "heads.flatten(2) @ wo.mT"
+    assert source.count(product) == 1
+    source = source.replace(product, f"2 * ({product})")
+    tape = watched(
+        watch_task("attention", None, Layout(tp=2), source=source), tape_of("attention", Layout(tp=2))
+    )
     assert not any(step.fault for step in tape.steps)
 
 
@@ -395,9 +371,6 @@ def test_rows_move_between_exactly_the_ranks_of_the_group():
         assert move["rows"] == ([0, 4] if move["to"] in (0, 2) else [4, 8])
     assert "`partial` is a summand on each rank, and the sum over the group completes it" in step["caption"]
     assert "1,536 bytes" in step["caption"]
-    event = lp.run("mlp", "tiny", Layout(tp=4, sequence_parallel=False)).trace.events[0]
-    assert (event.kind, len(event.group)) == ("all_reduce", 4)
-    assert event.sent == event.payload * 3 // 4 * 2, "as a ring sends"
 
 
 def captions(layout, phase, **options):
